@@ -1,0 +1,52 @@
+# Everything works from a fresh clone with Python 3.11 or newer, pip and make: what a target needs, it installs
+# into .venv first. PYTHON chooses another interpreter, VENV another folder.
+
+PYTHON ?= python3
+VENV ?= .venv
+INPUT ?= samples/one_row.json
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: run test check format lint types clean help
+
+run: $(VENV)/.installed ## verify one input: make run, or make run INPUT=path
+	@$(BIN)/specdec run "$(INPUT)"
+
+test: $(VENV)/.dev ## run all tests
+	@$(BIN)/python -m pytest
+
+check: lint types test ## format, lint, types and tests, as in CI; changes nothing
+
+format: $(VENV)/.dev ## rewrite the code in the project's format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix --quiet .
+
+lint: $(VENV)/.dev ## check the format, and the code for common faults
+	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+
+types: $(VENV)/.dev ## check the types
+	@$(BIN)/mypy
+
+clean: ## remove what the targets made
+	rm -rf .venv* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## show this
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | column -t -s '#' 2>/dev/null \
+	  || sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1: \2/p' $(MAKEFILE_LIST)
+
+# A stamp is written last, so that an interrupted installation is done again.
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "specdec needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12"; exit 1; }
+	@echo "Installing into $(VENV), once; this can take a minute ..." >&2
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	@$(PIP) --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,300 @@
+"""`Batch`: the five named arrays of a verification step. Having one means that its structure was checked.
+
+Axes, here and everywhere: B rows, G draft positions, V vocabulary entries.
+
+Checked here: types, shapes, token ids, noise. Not checked here: the probabilities' values, which costs a
+pass over all of them (`validate.py`). This module knows no files and imports no JAX; probabilities that live
+on a device stay there.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from specdec_cli.errors import InputError
+
+PAD = -1
+"""Fills `tokens` after the last token, and `draft_tokens` after a shorter draft."""
+
+AXES = {
+    "draft_tokens": ("B", "G"),
+    "draft_probs": ("B", "G", "V"),
+    "target_probs": ("B", "G+1", "V"),
+    "accept_uniforms": ("B", "G"),
+    "sample_uniforms": ("B",),
+}
+"""The five fields and their axes, in the order in which they are reported."""
+
+PROB_DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+class Reading(enum.Enum):
+    """What a number in the input stands for."""
+
+    BINARY = "binary"
+    """Its exact binary value: NPZ files and arrays."""
+    DECIMAL = "decimal"
+    """The shortest decimal that reads back as the same double: JSON, where that is what was written."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """B verification steps of equal G and V."""
+
+    draft_tokens: np.ndarray
+    """int32 (B, G) in [0, V), `PAD` after a shorter draft."""
+    draft_probs: Any
+    """NumPy or JAX, one of `PROB_DTYPES` in native byte order, (B, G, V): q."""
+    target_probs: Any
+    """The same, (B, G + 1, V): p."""
+    accept_uniforms: np.ndarray
+    """float64 (B, G) in [0, 1): u; 0 where a shorter draft has no position."""
+    sample_uniforms: np.ndarray
+    """float64 (B,) in [0, 1): s."""
+    reading: Reading = Reading.BINARY
+    source: str | None = None
+    """The input's name for messages, None for arrays from Python."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(B, G, V)."""
+        rows, positions = self.draft_tokens.shape
+        return rows, positions, self.target_probs.shape[2]
+
+    @property
+    def draft_lengths(self) -> np.ndarray:
+        """L for each row, intp (B,): the number of draft tokens before the padding."""
+        return np.count_nonzero(self.draft_tokens != PAD, axis=1)
+
+
+def make_batch(
+    fields: Mapping[str, Any], *, reading: Reading = Reading.BINARY, source: str | None = None
+) -> Batch:
+    """Check the structure of five arrays and bind them together.
+
+    Args:
+      fields: the arrays by name, NumPy, JAX, or anything `numpy.asarray` takes; other names are ignored.
+      reading: what the numbers stand for.
+      source: the input's name, for messages.
+
+    Returns:
+      A batch whose shapes agree, whose ids are in [0, V) and whose noise is in [0, 1).
+
+    Raises:
+      InputError: with field and index.
+      TypeError: an array is a JAX tracer.
+    """
+    try:
+        missing = [name for name in AXES if name not in fields]
+        if missing:
+            raise InputError(
+                f"missing {' and '.join(missing)}", f"an input has the five arrays {', '.join(AXES)}"
+            )
+        arrays = {name: _array(name, fields[name]) for name in AXES}
+        for name, array in arrays.items():
+            (_check_integers if name == "draft_tokens" else _check_floats)(name, array)
+        arrays = _check_shapes(arrays)
+        vocabulary = arrays["target_probs"].shape[2]
+        draft_tokens = _token_ids(arrays["draft_tokens"], vocabulary)
+        return Batch(
+            draft_tokens=draft_tokens,
+            draft_probs=_as_floats("draft_probs", arrays["draft_probs"]),
+            target_probs=_as_floats("target_probs", arrays["target_probs"]),
+            accept_uniforms=_noise("accept_uniforms", arrays["accept_uniforms"], draft_tokens != PAD),
+            sample_uniforms=_noise("sample_uniforms", arrays["sample_uniforms"], None),
+            reading=reading,
+            source=source,
+        )
+    except InputError as error:
+        raise error.named(source) from None
+
+
+def is_jax(array: Any) -> bool:
+    """Whether an array is JAX's, without importing JAX for those who have not."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(array, jax.Array)
+
+
+def _array(name: str, value: Any) -> Any:
+    """Anything to an array: JAX's as they are, the rest as NumPy in native byte order."""
+    if is_jax(value):
+        jax = sys.modules["jax"]
+        if isinstance(value, jax.core.Tracer):
+            raise TypeError(
+                f"{name} is a tracer: verify decides exactly on the host and needs values, "
+                "so it cannot run inside jax.jit, jax.vmap or another transformation"
+            )
+        return value
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise InputError("is ragged: its rows differ in length", "pad shorter drafts", field=name) from None
+    except TypeError as error:
+        raise InputError(f"cannot be read as an array: {error}", field=name) from None
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _check_integers(name: str, array: Any) -> None:
+    if array.size and array.dtype.kind not in "iu":
+        raise InputError(
+            f"holds {array.dtype.name} values, expected integers",
+            "token ids are whole numbers without a decimal point; convert them where they are made, "
+            "so that nothing is rounded here",
+            field=name,
+        )
+
+
+def _check_floats(name: str, array: Any) -> None:
+    kind_fits = array.dtype.name in PROB_DTYPES or array.dtype.kind in "iu"
+    if array.size and not kind_fits:
+        raise InputError(
+            f"holds {array.dtype.name} values, expected one of {', '.join(PROB_DTYPES)}",
+            "convert it to float64",
+            field=name,
+        )
+
+
+def _check_shapes(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Let every axis mean the same in all five arrays.
+
+    An array without elements may leave out trailing axes: `[[], []]` in JSON is all that can be written of a
+    (2, 0, V) array, and `[]` of any array of no rows.
+    """
+    for name, axes in AXES.items():
+        array = arrays[name]
+        if array.ndim != len(axes) and not (array.size == 0 and 0 < array.ndim < len(axes)):
+            wanted = f"{len(axes)} {'axis' if len(axes) == 1 else 'axes'}, ({', '.join(axes)})"
+            hint = "a single row still needs its axis: shape (1, …)" if array.ndim == len(axes) - 1 else ""
+            raise InputError(f"has shape {array.shape}, expected {wanted}", hint, field=name)
+
+    sizes: dict[str, int] = {}
+    given_by: dict[str, str] = {}
+    for axis, names in {
+        "B": tuple(AXES),
+        "G": ("draft_tokens", "draft_probs", "accept_uniforms"),
+        "V": ("target_probs", "draft_probs"),
+    }.items():
+        for name in names:
+            place = AXES[name].index(axis)
+            if axis not in sizes and arrays[name].ndim > place:
+                sizes[axis], given_by[axis] = arrays[name].shape[place], name
+    positions = arrays["target_probs"].shape[1] if arrays["target_probs"].ndim > 1 else 0
+    sizes.setdefault("G", max(positions - 1, 0))
+    sizes.setdefault("V", 0)
+    sizes["G+1"] = sizes["G"] + 1
+
+    whole: dict[str, Any] = {}
+    for name, axes in AXES.items():
+        array = arrays[name]
+        wanted_shape = tuple(sizes[axis] for axis in axes)
+        if array.size == 0 and array.ndim < len(axes) and 0 in wanted_shape:
+            padded = array.shape + wanted_shape[array.ndim :]
+            array = array.reshape(padded) if 0 in padded else array
+        # With no rows nothing is read, and JSON's `[]` leaves G and V open.
+        if array.shape != wanted_shape:
+            _shapes_differ(name, array.shape, wanted_shape, sizes, given_by)
+        whole[name] = array
+    if sizes["B"] and not sizes["V"]:
+        raise InputError("has no vocabulary entries (V = 0), expected at least one", field="target_probs")
+    return whole
+
+
+def _shapes_differ(
+    name: str,
+    found: tuple[int, ...],
+    wanted: tuple[int, ...],
+    sizes: dict[str, int],
+    given_by: dict[str, str],
+) -> NoReturn:
+    axes = AXES[name]
+    known = {a: f"{a} = {sizes[a]} from {given_by[a]}" for a in ("B", "G", "V") if a in given_by}
+    if len(found) == len(axes) == 3 and found[:2] == wanted[:2]:
+        raise InputError(
+            f"has {found[2]} vocabulary entries, {given_by['V']} has {wanted[2]}: "
+            f"shapes {found} and {wanted[:1] + (sizes['G+1'],) + wanted[2:]}",
+            "draft and target need one vocabulary: pad the shorter with probability 0, "
+            "or cut entries that no tokenizer id uses",
+            field=name,
+        )
+    hint = ""
+    if name == "target_probs" and len(found) == 3 and found[1] == sizes["G"]:
+        hint = "target_probs has one position more than the draft: the one the bonus token is drawn from"
+    reasons = ", ".join(known[a] for a in ("B", "G", "V") if a in known and a in "".join(axes))
+    raise InputError(
+        f"has shape {found}, expected ({', '.join(axes)}) = {wanted}, with {reasons}", hint, field=name
+    )
+
+
+def _first(mask: np.ndarray) -> tuple[int, ...]:
+    """Index of the first True."""
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
+
+
+def _token_ids(array: Any, vocabulary: int) -> np.ndarray:
+    """int32 ids, compared before they are narrowed: 2**32 + 1 must not become 1."""
+    ids = np.asarray(array)
+    if ids.size == 0:
+        return np.zeros(ids.shape, np.int32)
+    outside = (ids < PAD) | (ids >= vocabulary)
+    if outside.any():
+        index = _first(outside)
+        raise InputError(
+            f"token id {ids[index]} is outside 0..{vocabulary - 1}",
+            f"V is {vocabulary}, the last axis of target_probs; only {PAD} may stand for "
+            "'no draft token', at the end of a row",
+            field="draft_tokens",
+            index=index,
+        )
+    padded = ids == PAD
+    gaps = padded[:, :-1] & ~padded[:, 1:]
+    if gaps.any():
+        raise InputError(
+            f"{PAD} stands before a token: token id {PAD} is outside 0..{vocabulary - 1}",
+            f"{PAD} marks a shorter draft and can only be followed by more of it",
+            field="draft_tokens",
+            index=_first(gaps),
+        )
+    return ids.astype(np.int32)
+
+
+def _as_floats(name: str, array: Any) -> Any:
+    """Probabilities keep their float type; integers (one-hot rows, say) become float64 unrounded."""
+    if array.dtype.name in PROB_DTYPES:
+        return array
+    if array.size == 0:
+        return np.zeros(array.shape)
+    integers = np.asarray(array)
+    beyond = (integers < 0) | (integers > 1)
+    if beyond.any():
+        index = _first(beyond)
+        raise InputError(
+            f"is {integers[index]} in an array of {array.dtype.name}, expected a probability",
+            "save probabilities as floats",
+            field=name,
+            index=index,
+        )
+    return integers.astype(np.float64)
+
+
+def _noise(name: str, array: Any, used: np.ndarray | None) -> np.ndarray:
+    """float64 noise; positions that a shorter draft leaves out are not read and become 0."""
+    found = np.asarray(array)
+    noise = found.astype(np.float64)
+    inside = (noise >= 0) & (noise < 1)  # written so that NaN fails
+    if used is not None:
+        inside |= ~used
+        noise = np.where(used, noise, 0.0)
+    if not inside.all():
+        index = _first(~inside)
+        value = float(found[index])
+        hint = "uniform noise lies in [0, 1)"
+        if value == 1.0:
+            hint += "; rounding a uniform to a shorter float type is the usual cause of a 1.0"
+        raise InputError(f"is {value!r}, expected a number in [0, 1)", hint, field=name, index=index)
+    return noise

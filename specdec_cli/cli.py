@@ -1,0 +1,183 @@
+"""The command line: flags in, streams and exit codes out. No logic, and no heavy import outside a command."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import PurePath
+from typing import Annotated, NoReturn
+
+import typer
+
+from specdec_cli import __version__
+from specdec_cli.errors import ExitCode, SpecdecError, fault_of
+
+app = typer.Typer(
+    name="specdec",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Device(enum.StrEnum):
+    """Where to compute."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    TPU = "tpu"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"specdec {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog="Example:  specdec run samples/one_row.json")
+def specdec(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """The verification step of speculative decoding: exact, explained, checked.
+
+    Results go to stdout, words for people to stderr. Exit codes: 0 done, 2 wrong usage or an input that is not
+    valid, 3 this machine cannot do it (no such device, no memory, output not writable), 130 interrupted.
+    """
+
+
+@app.command(epilog="Example:  specdec run samples/one_row.json   or   jq .step dump.json | specdec run -")
+def run(
+    input: Annotated[
+        str, typer.Argument(metavar="INPUT", help="A JSON object or an NPZ file; - is standard input.")
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write to FILE (.json or .npz) instead of stdout."
+        ),
+    ] = None,
+    validate: Annotated[
+        bool,
+        typer.Option(
+            "--validate/--no-validate",
+            help="Check that the probabilities are finite, not negative, sum to 1.",
+        ),
+    ] = True,
+    sum_tolerance: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X", help="Accept sums closer to 1 than X.  [default: 0.001; 0.01 for 16-bit floats]"
+        ),
+    ] = None,
+    device: Annotated[
+        Device | None, typer.Option(help="Where to compute.  [default: JAX's default device]")
+    ] = None,
+) -> None:
+    """Verify the drafts of one input: how many tokens are accepted, and which tokens the step emits.
+
+    Prints {"num_accepted":[…],"tokens":[[…]]}: for each row the accepted draft tokens, the correction or bonus
+    token, then -1.
+    """
+    with reporting():
+        tolerance = _tolerance(sum_tolerance)
+        suffix = _suffix(output)
+
+        from specdec_cli import writers
+        from specdec_cli.readers import read_batch
+        from specdec_cli.verification import empty_residual_texts, verify_batch
+
+        batch = read_batch(input)
+        verification = verify_batch(
+            batch, validate=validate, sum_tolerance=tolerance, device=device and device.value
+        )
+        for text in empty_residual_texts(verification):
+            _say(f"warning: {batch.source}: {text}")
+        data = writers.FORMATS[suffix](verification)
+        if output is None:
+            _write_stdout(data)
+        else:
+            writers.write_file(output, data)
+
+
+def _tolerance(text: str | None) -> Fraction | None:
+    """The decimal as written: 0.001 is not the double nearest to it."""
+    if text is None:
+        return None
+    try:
+        tolerance = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        tolerance = Fraction(-1)
+    if tolerance < 0:
+        raise typer.BadParameter(f"{text!r} is not a number of 0 or more", param_hint="--sum-tolerance")
+    return tolerance
+
+
+def _suffix(output: str | None) -> str:
+    suffix = ".json" if output is None else PurePath(output).suffix.lower()
+    if suffix not in (".json", ".npz"):
+        raise typer.BadParameter(
+            f"{output!r} ends in neither .json nor .npz, which say how to write it", param_hint="--output"
+        )
+    return suffix
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Turn every fault that a user can act on into a sentence on stderr and an exit code."""
+    try:
+        yield
+    except SpecdecError as error:
+        _fail(error)
+    except BrokenPipeError:
+        _closed_pipe()
+    except Exception as error:
+        known = fault_of(error)
+        if known is None:
+            raise
+        _fail(known)
+
+
+def _fail(error: SpecdecError) -> NoReturn:
+    _say(error.block())
+    raise typer.Exit(error.exit_code)
+
+
+def _say(text: str) -> None:
+    """A line on stderr, file names in it byte for byte as they were given."""
+    encoding = sys.stderr.encoding or "utf-8"
+    try:
+        data = text.encode(encoding, "surrogateescape")
+    except UnicodeEncodeError:
+        data = text.encode(encoding, "backslashreplace")
+    sys.stderr.flush()
+    sys.stderr.buffer.write(data + b"\n")
+    sys.stderr.buffer.flush()
+
+
+def _write_stdout(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _closed_pipe() -> NoReturn:
+    """The reader has gone, as `head` does: stop quietly, as a program killed by SIGPIPE would."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())  # or the flush at exit would fail again
+    raise typer.Exit(ExitCode.CLOSED_PIPE)
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

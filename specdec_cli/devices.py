@@ -1,0 +1,73 @@
+"""Which device computes, and what to say when it is not there."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import jax
+import numpy as np
+
+from specdec_cli.errors import EnvironmentFault
+
+PLATFORMS = ("cpu", "gpu", "tpu")
+
+
+def find_device(platform: str | None) -> jax.Device | None:
+    """The first device of a platform, or None (JAX's default) for None.
+
+    Raises:
+      EnvironmentFault: there is none, or JAX cannot start; it says what is there.
+    """
+    try:
+        if platform is not None:
+            return jax.devices(platform)[0]
+        jax.devices()
+    except Exception as error:  # JAX raises RuntimeError, AssertionError and others, by platform and version
+        wanted = platform or os.environ.get("JAX_PLATFORMS") or "its default platform"
+        raise EnvironmentFault(
+            f"JAX could not start {wanted!r}{_chosen_by(platform)}; here there is: {_what_is_there()}",
+            _advice(wanted, error),
+        ) from None
+    return None
+
+
+def platform_of(array: jax.Array) -> str:
+    """Where an array lives: "cpu", "gpu" or "tpu"."""
+    return str(next(iter(array.devices())).platform)
+
+
+def default_platform(device: jax.Device | None) -> str:
+    """The platform that a NumPy array goes to, with `device` or without."""
+    return platform_of(jax.device_put(np.int32(0), device))
+
+
+def computes_float64(platform: str) -> bool:
+    """Whether the platform has IEEE float64; a TPU has not."""
+    return platform in ("cpu", "gpu")
+
+
+def _chosen_by(platform: str | None) -> str:
+    if platform is not None:
+        return " (--device)"
+    return " (JAX_PLATFORMS)" if os.environ.get("JAX_PLATFORMS") else ""
+
+
+def _what_is_there() -> str:
+    found = []
+    for platform in PLATFORMS:
+        with suppress(Exception):
+            devices = jax.devices(platform)
+            kinds = sorted({device.device_kind for device in devices})
+            found.append(f"{platform} ({len(devices)}, {', '.join(kinds)})")
+    return "; ".join(found) or "no device that JAX can use with these settings"
+
+
+def _advice(wanted: str, error: Exception) -> str:
+    install = {
+        "gpu": "pip install 'specdec-cli[cuda13]' (or cuda12) brings JAX's CUDA plugin",
+        "cuda": "pip install 'specdec-cli[cuda13]' (or cuda12) brings JAX's CUDA plugin",
+        "tpu": "pip install 'specdec-cli[tpu]' brings JAX's TPU runtime",
+    }
+    first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return install.get(wanted, f"JAX says: {first_line}; unset JAX_PLATFORMS to let JAX choose")

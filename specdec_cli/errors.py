@@ -1,0 +1,119 @@
+"""What can go wrong, as data: where, what was found and expected, and what to do about it.
+
+One shape serves the terminal (`block`), a JSON Lines record (`record`) and a Python caller (`str`).
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """How the process ends; 0 and 2 are Typer's own as well."""
+
+    OK = 0
+    DISAGREES = 1
+    """`check` found a row on which an engine is wrong."""
+    INPUT = 2
+    """Wrong usage, or an input that could not be read or is not valid."""
+    ENVIRONMENT = 3
+    """This machine could not do it: no such device, no memory, no room for the output."""
+    INTERRUPTED = 130
+    CLOSED_PIPE = 141
+    """The reader of stdout went away, as `head` does; what a shell reports for SIGPIPE."""
+
+
+class SpecdecError(Exception):
+    """A fault that the user can act on: never shown with a traceback.
+
+    Args:
+      problem: what was found and what was expected: a sentence without a full stop, which goes on from the
+        name of a field if there is one ("is 1.5, expected …").
+      hint: the usual cause or the next action, or empty.
+    """
+
+    exit_code: ExitCode = ExitCode.INPUT
+
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.hint = hint
+
+    @property
+    def place(self) -> str:
+        """What stands before the problem: nothing, here."""
+        return ""
+
+    def block(self) -> str:
+        """The lines that a person reads on stderr, without a final newline."""
+        first = f"error: {self.sentence}"
+        return f"{first}\n hint: {self.hint}" if self.hint else first
+
+    @property
+    def sentence(self) -> str:
+        """Place and problem, as one sentence."""
+        return f"{self.place}{self.problem}"
+
+    def __str__(self) -> str:
+        return f"{self.sentence} (hint: {self.hint})" if self.hint else self.sentence
+
+
+class InputError(SpecdecError, ValueError):
+    """An input that is not what the contract accepts.
+
+    Args:
+      problem: as in `SpecdecError`.
+      hint: as in `SpecdecError`.
+      source: the input's name exactly as the user gave it, None for arrays from Python.
+      field: the array at fault, None when the fault is the whole input's.
+      index: position in that array, as far as it is known.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        hint: str = "",
+        *,
+        source: str | None = None,
+        field: str | None = None,
+        index: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(problem, hint)
+        self.source = source
+        self.field = field
+        self.index = index
+
+    @property
+    def place(self) -> str:
+        """`file: target_probs[0][1] `, or as much of it as is known."""
+        source = "" if self.source is None else f"{self.source}: "
+        return f"{source}{self.where} " if self.field else source
+
+    @property
+    def where(self) -> str:
+        """`target_probs[0][1]`; empty when the fault is the whole input's."""
+        return (self.field or "") + "".join(f"[{i}]" for i in self.index)
+
+    def named(self, source: str | None) -> InputError:
+        """The same fault with the input's name filled in, for code that did not know it."""
+        self.source = self.source or source
+        return self
+
+
+class EnvironmentFault(SpecdecError, RuntimeError):
+    """The input may be fine, but this machine cannot do what was asked."""
+
+    exit_code = ExitCode.ENVIRONMENT
+
+
+class EmptyResidualWarning(UserWarning):
+    """A rejection left nothing to correct to (p ≤ q everywhere): the token came from p itself."""
+
+
+def fault_of(error: Exception) -> SpecdecError | None:
+    """The fault of this machine that an exception from elsewhere stands for, if it is one a user can act on."""
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return EnvironmentFault(
+            "out of memory", "give the input in parts (fewer rows each), or use a machine or device with more"
+        )
+    return None

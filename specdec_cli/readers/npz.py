@@ -1,0 +1,115 @@
+"""An NPZ archive → five arrays, without pickle and without believing a header.
+
+zipfile finds the members and checks their CRCs; NumPy parses the .npy headers. What is added here: a header's
+claim is compared with what the archive holds before anything is allocated for it, duplicate members are refused,
+and bfloat16, which NumPy stores as the anonymous two-byte type `V2`, is given its name back.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from typing import IO, Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+from numpy.lib import format as npy
+
+from specdec_cli.batch import AXES
+from specdec_cli.errors import InputError
+
+_SUFFIX = ".npy"
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError)
+
+
+def read_fields(stream: BinaryIO) -> dict[str, Any]:
+    """Read the five arrays of an archive.
+
+    Args:
+      stream: seekable, at the archive's start.
+
+    Returns:
+      The arrays by name, those of the five that are there, in the file's own byte order; other members are not
+      read.
+
+    Raises:
+      InputError: without the input's name, which is not known here.
+    """
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            return {name: _read_member(archive, name, info) for name, info in _members(archive).items()}
+    except zipfile.BadZipFile as error:
+        raise InputError(f"is a damaged or truncated NPZ archive: {error}", _COPY_AGAIN) from None
+
+
+_COPY_AGAIN = "was it copied or written to its end? `unzip -t FILE` checks it"
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The members that hold the five arrays."""
+    members: dict[str, zipfile.ZipInfo] = {}
+    for info in archive.infolist():
+        name = info.filename.removesuffix(_SUFFIX)
+        if name in AXES:
+            if name in members:
+                raise InputError(
+                    f"has two members for {name}: {members[name].filename} and {info.filename}",
+                    "which of the two is meant would be a guess: save the archive anew with one",
+                )
+            members[name] = info
+    return {name: members[name] for name in AXES if name in members}
+
+
+def _read_member(archive: zipfile.ZipFile, field: str, info: zipfile.ZipInfo) -> np.ndarray:
+    try:
+        with archive.open(info) as member:
+            shape, fortran_order, dtype = _header(field, member)
+            held = info.file_size - member.tell()
+            claimed = math.prod(shape) * dtype.itemsize
+            if claimed != held:
+                raise InputError(
+                    f"claims shape {shape} of {dtype}, {claimed} bytes, but the archive holds {held} for it",
+                    _COPY_AGAIN,
+                    field=field,
+                )
+            data = member.read(held)
+            end = member.read(1)  # reaching the end is what makes zipfile check the CRC
+    except _DAMAGE as error:
+        raise InputError(f"is damaged: {error or type(error).__name__}", _COPY_AGAIN, field=field) from None
+    except (NotImplementedError, RuntimeError) as error:  # an unknown compression, or encryption
+        raise InputError(f"cannot be unpacked: {error}", "numpy.savez writes it", field=field) from None
+    if len(data) != held or end:
+        raise InputError(f"is damaged: {len(data)} bytes of {held}", _COPY_AGAIN, field=field)
+    if dtype == np.dtype("V2"):
+        dtype = np.dtype(ml_dtypes.bfloat16)
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran_order else "C")
+
+
+def _header(field: str, member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type as the header gives them; the types that are never read are refused."""
+    try:
+        version = npy.read_magic(member)
+        if version == (1, 0):
+            shape, fortran_order, dtype = npy.read_array_header_1_0(member)
+        elif version == (2, 0):
+            shape, fortran_order, dtype = npy.read_array_header_2_0(member)
+        else:
+            raise ValueError(f"version {version[0]}.{version[1]}, expected 1.0 or 2.0")
+        if not all(type(length) is int and length >= 0 for length in shape):
+            raise ValueError(f"shape {shape}")
+    except _DAMAGE:
+        raise
+    except Exception as error:  # NumPy evaluates the header as a Python literal, which fails in many ways
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"has an invalid .npy header: {text}", _COPY_AGAIN, field=field) from None
+    if dtype.hasobject:
+        raise InputError(
+            "is an object array, expected numbers",
+            "object arrays are pickles, which can run code and are never loaded: convert the array to a "
+            "number type before saving it",
+            field=field,
+        )
+    if dtype.itemsize == 0 or dtype.names or (dtype.kind == "V" and dtype != np.dtype("V2")):
+        raise InputError(f"holds {dtype} values, expected numbers", field=field)
+    return shape, fortran_order, dtype

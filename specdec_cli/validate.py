@@ -1,0 +1,110 @@
+"""Are the probabilities distributions? Finite, not negative, and summing to 1 within a tolerance.
+
+The sums come from the kernel, in floats; a sum that is too close to the tolerance for its rounding error is
+added up exactly, so that one input is never accepted on one device and refused on another.
+Positions past a shorter draft are not read and may hold anything.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from specdec_cli import exact
+from specdec_cli.batch import Batch
+from specdec_cli.errors import InputError
+
+PROB_FIELDS = ("draft_probs", "target_probs")
+
+SUM_TOLERANCE = Fraction(1, 1000)
+SUM_TOLERANCE_16_BIT = Fraction(1, 100)
+"""For float16 and bfloat16, whose entries are rounded more coarsely."""
+
+
+def check_distributions(
+    batch: Batch,
+    field: str,
+    sums: np.ndarray,
+    fine: np.ndarray,
+    sum_error: float,
+    tolerance: Fraction | None = None,
+) -> None:
+    """Refuse the first row of `field` that is not a distribution.
+
+    Args:
+      batch: for what the numbers mean, and for the entries of a row that needs a closer look.
+      field: one of `PROB_FIELDS`.
+      sums: floats (B, G) or (B, G + 1), each row's sum.
+      fine: bool, the same shape: whether a row's entries are finite and not negative.
+      sum_error: the relative error of the sums.
+      tolerance: how far from 1 a sum may be, exclusive; by default what suits the field's type.
+
+    Raises:
+      InputError: naming the row, or the entry where one is at fault.
+    """
+    if tolerance is None:
+        narrow = getattr(batch, field).dtype.itemsize == 2
+        tolerance = SUM_TOLERANCE_16_BIT if narrow else SUM_TOLERANCE
+    position = np.arange(sums.shape[1])
+    last = batch.draft_lengths[:, None] - (1 if field == "draft_probs" else 0)
+    read = position <= last
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(sums.astype(np.float64) - 1)
+        # Written so that NaN is not sure; 1e-9 covers the reading of decimals and this very computation.
+        sure = distance + sum_error * np.abs(sums) + 1e-9 < float(tolerance)
+    for row, place in np.argwhere(read & ~(sure & fine)).tolist():
+        entries = entries_at(batch, field, row, place)
+        off = abs(exact.total(entries, batch.reading) - 1)
+        if off and off >= tolerance:
+            raise InputError(
+                f"sums to {float(exact.total(entries, batch.reading)):.10g}, "
+                f"expected 1 (closer than {float(tolerance):g})",
+                "logits, log-probabilities, or a top-k or top-p cut that was not renormalised are the usual "
+                "causes; --sum-tolerance X accepts sums closer to 1 than X",
+                source=batch.source,
+                field=field,
+                index=(row, place),
+            )
+
+
+def entries_at(batch: Batch, field: str, row: int, position: int) -> np.ndarray:
+    """One distribution (V,), checked entry by entry: finite and not negative.
+
+    Raises:
+      InputError: naming the first entry that is not.
+    """
+    array = getattr(batch, field)
+    entries = np.asarray(array[row, position])
+    wide = entries.astype(np.float64)
+    bad = ~((wide >= 0) & (wide < np.inf))
+    if bad.any():
+        entry = int(np.argmax(bad))
+        raise _not_a_probability(batch, field, (row, position, entry), wide[entry])
+    return entries
+
+
+def entry_at(batch: Batch, field: str, index: tuple[int, int, int]) -> float:
+    """One probability, checked to be finite and not negative."""
+    array = getattr(batch, field)
+    number = float(np.asarray(array[index]))
+    if not 0 <= number < np.inf:
+        raise _not_a_probability(batch, field, index, number)
+    return number
+
+
+def _not_a_probability(batch: Batch, field: str, index: tuple[int, ...], number: Any) -> InputError:
+    number = float(number)
+    if number < 0:
+        hint = "negative entries are usually logits or log-probabilities: apply softmax or exp first"
+    else:
+        hint = "a masked or overflowed softmax is the usual cause; it must be mended where it is computed"
+    name = "NaN" if number != number else repr(number)
+    return InputError(
+        f"is {name}, expected a finite probability, 0 or more",
+        hint,
+        source=batch.source,
+        field=field,
+        index=index,
+    )
