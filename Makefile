@@ -15,7 +15,7 @@ run: $(VENV)/.installed ## verify one input: make run, or make run INPUT=path
 	@$(BIN)/specdec run "$(INPUT)"
 
 test: $(VENV)/.dev ## run all tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto
 
 check: lint types test ## format, lint, types and tests, as in CI; changes nothing
 

@@ -70,7 +70,7 @@ class Batch:
     @property
     def draft_lengths(self) -> np.ndarray:
         """L for each row, intp (B,): the number of draft tokens before the padding."""
-        return np.count_nonzero(self.draft_tokens != PAD, axis=1)
+        return np.asarray(np.count_nonzero(self.draft_tokens != PAD, axis=1))
 
 
 def make_batch(
@@ -93,9 +93,7 @@ def make_batch(
     try:
         missing = [name for name in AXES if name not in fields]
         if missing:
-            raise InputError(
-                f"missing {' and '.join(missing)}", f"an input has the five arrays {', '.join(AXES)}"
-            )
+            raise InputError(f"missing {' and '.join(missing)}", f"an input has the five arrays {', '.join(AXES)}")
         arrays = {name: _array(name, fields[name]) for name in AXES}
         for name, array in arrays.items():
             (_check_integers if name == "draft_tokens" else _check_floats)(name, array)
@@ -169,7 +167,7 @@ def _check_shapes(arrays: dict[str, Any]) -> dict[str, Any]:
     for name, axes in AXES.items():
         array = arrays[name]
         if array.ndim != len(axes) and not (array.size == 0 and 0 < array.ndim < len(axes)):
-            wanted = f"{len(axes)} {'axis' if len(axes) == 1 else 'axes'}, ({', '.join(axes)})"
+            wanted = f"{len(axes)} {'axis' if len(axes) == 1 else 'axes'}, {_tuple(axes)}"
             hint = "a single row still needs its axis: shape (1, …)" if array.ndim == len(axes) - 1 else ""
             raise InputError(f"has shape {array.shape}, expected {wanted}", hint, field=name)
 
@@ -217,7 +215,7 @@ def _shapes_differ(
     if len(found) == len(axes) == 3 and found[:2] == wanted[:2]:
         raise InputError(
             f"has {found[2]} vocabulary entries, {given_by['V']} has {wanted[2]}: "
-            f"shapes {found} and {wanted[:1] + (sizes['G+1'],) + wanted[2:]}",
+            f"shapes {found} and {(wanted[0], sizes['G+1'], wanted[2])}",
             "draft and target need one vocabulary: pad the shorter with probability 0, "
             "or cut entries that no tokenizer id uses",
             field=name,
@@ -226,9 +224,12 @@ def _shapes_differ(
     if name == "target_probs" and len(found) == 3 and found[1] == sizes["G"]:
         hint = "target_probs has one position more than the draft: the one the bonus token is drawn from"
     reasons = ", ".join(known[a] for a in ("B", "G", "V") if a in known and a in "".join(axes))
-    raise InputError(
-        f"has shape {found}, expected ({', '.join(axes)}) = {wanted}, with {reasons}", hint, field=name
-    )
+    raise InputError(f"has shape {found}, expected {_tuple(axes)} = {wanted}, with {reasons}", hint, field=name)
+
+
+def _tuple(axes: tuple[str, ...]) -> str:
+    """As Python writes a shape: `(B,)`, `(B, G)`."""
+    return f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
 
 
 def _first(mask: np.ndarray) -> tuple[int, ...]:
@@ -245,7 +246,7 @@ def _token_ids(array: Any, vocabulary: int) -> np.ndarray:
     if outside.any():
         index = _first(outside)
         raise InputError(
-            f"token id {ids[index]} is outside 0..{vocabulary - 1}",
+            f"is {ids[index]}, expected a token id in 0..{vocabulary - 1}",
             f"V is {vocabulary}, the last axis of target_probs; only {PAD} may stand for "
             "'no draft token', at the end of a row",
             field="draft_tokens",
@@ -255,7 +256,7 @@ def _token_ids(array: Any, vocabulary: int) -> np.ndarray:
     gaps = padded[:, :-1] & ~padded[:, 1:]
     if gaps.any():
         raise InputError(
-            f"{PAD} stands before a token: token id {PAD} is outside 0..{vocabulary - 1}",
+            f"is {PAD}, before a token: expected a token id in 0..{vocabulary - 1}",
             f"{PAD} marks a shorter draft and can only be followed by more of it",
             field="draft_tokens",
             index=_first(gaps),

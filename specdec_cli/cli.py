@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -14,13 +15,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from specdec_cli import __version__
-from specdec_cli.errors import ExitCode, SpecdecError, fault_of
+from specdec_cli.errors import EnvironmentFault, ExitCode, SpecdecError, fault_of
 
 app = typer.Typer(
     name="specdec",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -40,7 +41,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog="Example:  specdec run samples/one_row.json")
+@app.callback(epilog="Example: `specdec run samples/one_row.json`")
 def specdec(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
@@ -48,21 +49,21 @@ def specdec(
 ) -> None:
     """The verification step of speculative decoding: exact, explained, checked.
 
-    Results go to stdout, words for people to stderr. Exit codes: 0 done, 2 wrong usage or an input that is not
-    valid, 3 this machine cannot do it (no such device, no memory, output not writable), 130 interrupted.
+    Results go to stdout, words for people to stderr.
+
+    Exit codes: 0 done; 2 wrong usage, or an input that is not valid; 3 this machine cannot do it (no such
+    device, no memory, output not writable); 130 interrupted; 141 the reader of stdout went away.
     """
 
 
-@app.command(epilog="Example:  specdec run samples/one_row.json   or   jq .step dump.json | specdec run -")
+@app.command(epilog="Examples: `specdec run samples/one_row.json`, `jq .step dump.json | specdec run -`")
 def run(
     input: Annotated[
         str, typer.Argument(metavar="INPUT", help="A JSON object or an NPZ file; - is standard input.")
     ],
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Write to FILE (.json or .npz) instead of stdout."
-        ),
+        typer.Option("-o", "--output", metavar="FILE", help="Write to FILE (.json or .npz) instead of stdout."),
     ] = None,
     validate: Annotated[
         bool,
@@ -74,17 +75,17 @@ def run(
     sum_tolerance: Annotated[
         str | None,
         typer.Option(
-            metavar="X", help="Accept sums closer to 1 than X.  [default: 0.001; 0.01 for 16-bit floats]"
+            metavar="X", help="Accept sums closer to 1 than X. (default: 0.001, or 0.01 for 16-bit floats)"
         ),
     ] = None,
     device: Annotated[
-        Device | None, typer.Option(help="Where to compute.  [default: JAX's default device]")
+        Device | None, typer.Option(help="Where to compute. (default: JAX's default device)")
     ] = None,
 ) -> None:
     """Verify the drafts of one input: how many tokens are accepted, and which tokens the step emits.
 
-    Prints {"num_accepted":[…],"tokens":[[…]]}: for each row the accepted draft tokens, the correction or bonus
-    token, then -1.
+    Prints `{"num_accepted":[…],"tokens":[[…]]}`: for each row the accepted draft tokens, the correction or
+    bonus token, then -1.
     """
     with reporting():
         tolerance = _tolerance(sum_tolerance)
@@ -108,16 +109,16 @@ def run(
 
 
 def _tolerance(text: str | None) -> Fraction | None:
-    """The decimal as written: 0.001 is not the double nearest to it."""
+    """Read the decimal as it is written: 0.001 is not the double nearest to it."""
     if text is None:
         return None
     try:
-        tolerance = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        tolerance = Fraction(-1)
-    if tolerance < 0:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
         raise typer.BadParameter(f"{text!r} is not a number of 0 or more", param_hint="--sum-tolerance")
-    return tolerance
+    return Fraction(repr(number))
 
 
 def _suffix(output: str | None) -> str:
@@ -136,8 +137,6 @@ def reporting() -> Iterator[None]:
         yield
     except SpecdecError as error:
         _fail(error)
-    except BrokenPipeError:
-        _closed_pipe()
     except Exception as error:
         known = fault_of(error)
         if known is None:
@@ -152,6 +151,8 @@ def _fail(error: SpecdecError) -> NoReturn:
 
 def _say(text: str) -> None:
     """A line on stderr, file names in it byte for byte as they were given."""
+    if sys.stderr is None:  # the caller closed it
+        return
     encoding = sys.stderr.encoding or "utf-8"
     try:
         data = text.encode(encoding, "surrogateescape")
@@ -163,19 +164,25 @@ def _say(text: str) -> None:
 
 
 def _write_stdout(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
-def _closed_pipe() -> NoReturn:
-    """The reader has gone, as `head` does: stop quietly, as a program killed by SIGPIPE would."""
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())  # or the flush at exit would fail again
-    raise typer.Exit(ExitCode.CLOSED_PIPE)
+    if sys.stdout is None:  # the caller closed it: specdec … >&-
+        raise EnvironmentFault("standard output is closed", "-o FILE writes a file")
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # or the flush at exit would fail again
+        if isinstance(error, BrokenPipeError):  # the reader has gone, as `head` does: stop quietly
+            raise typer.Exit(ExitCode.CLOSED_PIPE) from None
+        raise EnvironmentFault(f"standard output cannot be written: {error.strerror}") from None
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
+    if "JAX_LOGGING_LEVEL" not in os.environ:
+        # JAX warns about a GPU whose plugin is not installed, and falls back. Where an answer is computed does
+        # not change it, so that is no news; --device gpu says what is missing.
+        logging.getLogger("jax._src.xla_bridge").setLevel(logging.ERROR)
     app()
 
 

@@ -86,9 +86,7 @@ def block_sums(window: Window, vocabulary: int) -> Array:
     return jnp.concatenate(sums)
 
 
-def inverse_cdf_draw(
-    window: Window, vocabulary: int, s: Array
-) -> tuple[Array, tuple[Array, Array, Array, Array]]:
+def inverse_cdf_draw(window: Window, vocabulary: int, s: Array) -> tuple[Array, tuple[Array, Array, Array, Array]]:
     """The smallest v whose cumulative weight is greater than s·mass.
 
     The block is found from block sums, the token from a cumulative sum within it.
@@ -236,7 +234,7 @@ def row_sums(probs: Array, *, how: Precision, one_by_one: bool) -> tuple[Array, 
     """
     vocabulary = probs.shape[2]
 
-    def one(index: Array) -> tuple[Array, Array]:
+    def one(index: tuple[Array, Array]) -> tuple[Array, Array]:
         row, position = index
 
         def window(start: Any, size: int) -> Array:

@@ -129,7 +129,7 @@ def draw_bound(mass: Any, weight: Any, vocabulary: int, how: Precision) -> Any:
 
         |(C'_v − t') − (C_v − s·T)| ≤ 2E + 1.01·(ρ + ε)·T' + η·(T' + 1)
 
-    which the expression below exceeds, its own rounding, W's and the final subtraction's included (W' ≥ W·(1 − γ − ρ)).
+    which the expression below exceeds, its own rounding, that of W' and that of the final subtraction included.
 
     Args:
       mass: T', any shape.

@@ -77,11 +77,10 @@ def entries_at(batch: Batch, field: str, row: int, position: int) -> np.ndarray:
     """
     array = getattr(batch, field)
     entries = np.asarray(array[row, position])
-    wide = entries.astype(np.float64)
-    bad = ~((wide >= 0) & (wide < np.inf))
-    if bad.any():
-        entry = int(np.argmax(bad))
-        raise _not_a_probability(batch, field, (row, position, entry), wide[entry])
+    fine = finite_and_not_negative(entries.astype(np.float64))
+    if not fine.all():
+        entry = int(np.argmin(fine))
+        raise _not_a_probability(batch, field, (row, position, entry), entries[entry])
     return entries
 
 
@@ -89,9 +88,14 @@ def entry_at(batch: Batch, field: str, index: tuple[int, int, int]) -> float:
     """One probability, checked to be finite and not negative."""
     array = getattr(batch, field)
     number = float(np.asarray(array[index]))
-    if not 0 <= number < np.inf:
+    if not finite_and_not_negative(number):
         raise _not_a_probability(batch, field, index, number)
     return number
+
+
+def finite_and_not_negative(x: Any) -> Any:
+    """Whether each number is in [0, ∞), NaN not; NumPy arrays of float32 or float64, or a float."""
+    return (x >= 0) & (x < np.inf)
 
 
 def _not_a_probability(batch: Batch, field: str, index: tuple[int, ...], number: Any) -> InputError:

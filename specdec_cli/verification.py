@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,13 @@ from specdec_cli.batch import AXES, PAD, Batch, Reading, is_jax, make_batch
 from specdec_cli.devices import computes_float64, default_platform, find_device, platform_of
 from specdec_cli.errors import EmptyResidualWarning, InputError
 from specdec_cli.rounding import Precision, precision, summation_error
-from specdec_cli.validate import PROB_FIELDS, check_distributions, entries_at, entry_at
+from specdec_cli.validate import (
+    PROB_FIELDS,
+    check_distributions,
+    entries_at,
+    entry_at,
+    finite_and_not_negative,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +154,8 @@ def _on_device(array: Any, dtype: str, where: jax.Device | None) -> jax.Array:
         with np.errstate(over="ignore"):  # becomes infinity, which the exact path then decides
             array = np.asarray(array).astype(np.float32)
     if is_jax(array) and where is None:
-        return array  # type: ignore[no-any-return]
-    return jax.device_put(array, where)
+        return cast(jax.Array, array)
+    return cast(jax.Array, jax.device_put(array, where))
 
 
 def _validate(
@@ -162,6 +168,10 @@ def _validate(
 ) -> None:
     if array.size:
         sums, fine = jax.device_get(kernel.row_sums(array, how=how, one_by_one=one_by_one))
+        given = getattr(batch, field)
+        if given.dtype != array.dtype:
+            # What was rounded on its way to the device is judged as it was: -1e-300 became -0.0 there.
+            fine = finite_and_not_negative(np.asarray(given)).all(axis=-1)
         error = summation_error(batch.shape[2], how.unit) + how.reading_error
         check_distributions(batch, field, sums, fine, error, tolerance)
 
@@ -174,7 +184,7 @@ def _settle(batch: Batch, evidence: kernel.Evidence | None) -> Verification:
     lengths = batch.draft_lengths
     drafted = np.arange(positions) < lengths[:, None]
     with np.errstate(invalid="ignore", over="ignore"):
-        margin = evidence.accept_margin.astype(np.float64)
+        margin = np.array(evidence.accept_margin, np.float64)
         sure = np.abs(evidence.accept_margin) > evidence.accept_bound  # written so that NaN is not sure
         draw_sure = (
             np.minimum(evidence.through - evidence.threshold, evidence.threshold - evidence.below)
@@ -185,7 +195,7 @@ def _settle(batch: Batch, evidence: kernel.Evidence | None) -> Verification:
     accept_exact = np.zeros_like(drafted)
     # Doubt about a position matters only when no earlier one has surely failed.
     failed = drafted & sure & ~passes
-    reached = np.cumsum(failed, axis=1) - failed == 0
+    reached: np.ndarray = np.cumsum(failed, axis=1) - failed == 0
     doubtful = drafted & ~sure & reached
     for row in np.flatnonzero(doubtful.any(axis=1)).tolist():
         for position in np.flatnonzero(doubtful[row]).tolist():
@@ -204,9 +214,7 @@ def _settle(batch: Batch, evidence: kernel.Evidence | None) -> Verification:
     for row in np.flatnonzero(draw_exact).tolist():
         drawn = _draw_exactly(batch, row, int(num_accepted[row]))
         token[row], empty[row] = drawn.token, drawn.empty_residual
-        for field, number in zip(
-            draws, (drawn.mass, drawn.threshold, drawn.below, drawn.through), strict=True
-        ):
+        for field, number in zip(draws, (drawn.mass, drawn.threshold, drawn.below, drawn.through), strict=True):
             field[row] = number
 
     kept = np.arange(positions) < num_accepted[:, None]
@@ -219,8 +227,8 @@ def _settle(batch: Batch, evidence: kernel.Evidence | None) -> Verification:
         tokens=tokens,
         draft_lengths=lengths,
         passed=kept,
-        draft_token_probs=evidence.draft_token_probs.astype(np.float64),
-        target_token_probs=evidence.target_token_probs.astype(np.float64),
+        draft_token_probs=np.asarray(evidence.draft_token_probs, np.float64),
+        target_token_probs=np.asarray(evidence.target_token_probs, np.float64),
         accept_margin=margin,
         accept_exact=accept_exact,
         mass=mass,
@@ -261,7 +269,7 @@ def _draw_exactly(batch: Batch, row: int, position: int) -> exact.Draw:
 
 
 def _no_evidence(rows: int, positions: int) -> kernel.Evidence:
-    """What the kernel would return for no rows: its blocks need at least one vocabulary entry, B = 0 may have none."""
+    """What the kernel would return for no rows, whose vocabulary may be empty too."""
     row, place = np.zeros(rows), np.zeros((rows, positions))
     ids = np.zeros(rows, np.int32)
     return kernel.Evidence(ids, ids, place, place, place, place, row, row, row, row, row)  # type: ignore[arg-type]

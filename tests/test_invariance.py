@@ -66,9 +66,7 @@ def test_json_and_npz_of_the_same_numbers_give_the_same_bytes(specdec):
 
 def test_two_runs_give_the_same_bytes(specdec, fields):
     data = to_npz(fields)
-    assert specdec("run", "-", "--no-validate", stdin=data) == specdec(
-        "run", "-", "--no-validate", stdin=data
-    )
+    assert specdec("run", "-", "--no-validate", stdin=data) == specdec("run", "-", "--no-validate", stdin=data)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])

@@ -47,9 +47,7 @@ def emitted_distribution(p, q):
     return emitted
 
 
-CASES = [
-    (p, q) for p, q in product(quarters(3), quarters(3)) if 12 % max(4 * np.maximum(p - q, 0).sum(), 1) == 0
-]
+CASES = [(p, q) for p, q in product(quarters(3), quarters(3)) if 12 % max(4 * np.maximum(p - q, 0).sum(), 1) == 0]
 
 
 @pytest.mark.parametrize("start", range(0, 40, 8))

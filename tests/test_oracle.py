@@ -57,8 +57,6 @@ def small_batches(draw):
 
 
 @settings(max_examples=300)
-@given(
-    fields=small_batches(), reading=st.sampled_from(Reading), dtype=st.sampled_from(["float64", "float32"])
-)
+@given(fields=small_batches(), reading=st.sampled_from(Reading), dtype=st.sampled_from(["float64", "float32"]))
 def test_small_batches_agree_with_the_fractions_whatever_their_sums(fields, reading, dtype):
     assert_agrees(fields, reading, dtype=dtype, validate=False)

@@ -42,7 +42,7 @@ def errors(fields, how, decimal):
     """(|error|, bound) of every accept margin, and of both draw margins of every row."""
     got = evidence(fields, how)
     accepts, draws = [], []
-    rows, positions, vocabulary = fields["draft_probs"].shape
+    rows, _, _ = fields["draft_probs"].shape
     for row in range(rows):
         ids = fields["draft_tokens"][row]
         for i in np.flatnonzero(ids >= 0):

@@ -82,13 +82,13 @@ def read_batch(name: str) -> Batch:
 @contextmanager
 def _opened(name: str) -> Iterator[BinaryIO]:
     if name == STDIN:
+        if sys.stdin is None:
+            raise InputError("is closed, expected JSON or NPZ")
         yield sys.stdin.buffer
         return
-    try:
-        stream = open(name, "rb")
-    except ValueError as error:  # a NUL byte in the name
-        raise InputError(f"cannot be opened: {error}") from None
-    with stream:
+    if "\0" in name:
+        raise InputError("is not a file name: it holds a NUL byte")
+    with open(name, "rb") as stream:
         yield stream
 
 
