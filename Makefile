@@ -5,11 +5,11 @@ PYTHON ?= python3
 VENV ?= .venv
 INPUT ?= samples/one_row.json
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test check format lint types clean help
+.PHONY: run test check format lint types fuzz bench clean help
 
 run: $(VENV)/.installed ## verify one input: make run, or make run INPUT=path
 	@$(BIN)/specdec run "$(INPUT)"
@@ -30,8 +30,14 @@ lint: $(VENV)/.dev ## check the format, and the code for common faults
 types: $(VENV)/.dev ## check the types
 	@$(BIN)/mypy
 
+fuzz: $(VENV)/.dev ## compare with the oracle on some 100,000 random rows (minutes)
+	@SPECDEC_EXAMPLES=300 $(BIN)/python -m pytest -n auto tests/test_oracle.py
+
+bench: $(VENV)/.dev ## measure what exactness costs (minutes), into .bench/
+	@$(BIN)/python tests/benchmarks/exactness.py
+
 clean: ## remove what the targets made
-	rm -rf .venv* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv* .bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## show this

@@ -1,6 +1,7 @@
 """Strictness for every test, and the command line as a fixture."""
 
 import io
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from specdec_cli import cli
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
+# The suite tries the same examples every time; `make fuzz` tries new ones.
+fuzzing = "SPECDEC_EXAMPLES" in os.environ
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=not fuzzing)
 hypothesis.settings.load_profile("suite")
 
 

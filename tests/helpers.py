@@ -11,9 +11,17 @@ from specdec_cli.verification import verify_batch
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT / "samples"
-DATA = Path(__file__).parent / "data"
-CASES = json.loads((DATA / "decisions.json").read_text())
+CONFORMANCE = SAMPLES / "conformance"
 FIELDS = ("draft_tokens", "draft_probs", "target_probs", "accept_uniforms", "sample_uniforms")
+
+
+def _case(path):
+    """A conformance file, its five arrays gathered under `input`."""
+    case = json.loads(path.read_text())
+    return {**case, "input": {name: case[name] for name in FIELDS}}
+
+
+CASES = [_case(path) for path in sorted(CONFORMANCE.glob("*.json"))]
 
 BASE = {
     "draft_tokens": [[0]],

@@ -68,3 +68,35 @@ def verify(fields, decimal):
         tokens.append([*ids[:n], y, *[-1] * (positions - n)])
         empty.append(no_residual)
     return {"num_accepted": accepted, "tokens": tokens}, empty
+
+
+def whole_numbers(row, decimal):
+    """A row of floats as integers with one common scale: 10^-400 or 2^-1074."""
+    if decimal:
+        return [int(Fraction(repr(x)) * 10**400) for x in row.tolist()]
+    return [n * (2**1074 // d) for n, d in (x.as_integer_ratio() for x in row.tolist())]
+
+
+def running_sums(p, q, decimal):
+    """The cumulatives of max(p − q, 0), or of p where q is None, in whole numbers; for long rows."""
+    weights = whole_numbers(p, decimal)
+    if q is not None:
+        weights = [max(a - b, 0) for a, b in zip(weights, whole_numbers(q, decimal), strict=True)]
+    sums, running = [], 0
+    for weight in weights:
+        running += weight
+        sums.append(running)
+    return sums
+
+
+def draw_from(sums, s, decimal):
+    """The smallest v whose running sum is greater than s times the last."""
+    threshold = number(s, decimal) * sums[-1]
+    low, high = 0, len(sums) - 1  # sums never fall, so the first above the threshold is found by halving
+    while low < high:
+        middle = (low + high) // 2
+        if sums[middle] > threshold:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,11 +1,11 @@
-"""Every array case of the public bug reports, by every way in."""
+"""The conformance set: every case from the public bug reports, by every way in."""
 
 import json
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import CASES, answer, arrays, to_json, to_npz, verify
+from helpers import CASES, CONFORMANCE, answer, arrays, to_json, to_npz, verify
 
 import specdec_cli
 from specdec_cli.batch import Reading
@@ -13,7 +13,7 @@ from specdec_cli.errors import InputError
 
 ANSWERED = [case for case in CASES if "error" not in case["expected"]]
 REFUSED = [case for case in CASES if "error" in case["expected"]]
-# Lists that no array can hold: fractional ids become a float array, the rest exist in JSON only.
+# Lists that no array of numbers can hold.
 JSON_ONLY = ("IO-02", "IO-09")
 
 
@@ -23,6 +23,20 @@ def ids(cases):
 
 def expected(case, reading):
     return case["expected"] if reading is Reading.DECIMAL else case.get("expected_npz", case["expected"])
+
+
+def test_the_set_is_whole_and_its_page_names_every_case():
+    page = (CONFORMANCE / "README.md").read_text()
+    assert len(CASES) == 45
+    for case in CASES:
+        assert f"[{case['id']}]({case['id']}.json) | {case['fault']}" in page
+        assert all(word in page for word in case["source"].split() if word.startswith("https://"))
+
+
+@pytest.mark.parametrize("case", ANSWERED, ids=ids(ANSWERED))
+def test_the_command_answers_the_file_as_it_is(specdec, case):
+    ended = specdec("run", CONFORMANCE / f"{case['id']}.json")
+    assert (ended.code, json.loads(ended.out)) == (0, case["expected"])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

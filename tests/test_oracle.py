@@ -1,6 +1,9 @@
 """specdec against plain fractions, on rows that are hard to decide."""
 
+import os
+
 import hypothesis.strategies as st
+import ml_dtypes
 import numpy as np
 import oracle
 import pytest
@@ -9,6 +12,9 @@ from helpers import answer, verify
 from hypothesis import given, settings
 
 from specdec_cli.batch import Reading
+
+EXAMPLES = int(os.environ.get("SPECDEC_EXAMPLES", "25"))
+"""Batches a test: `make fuzz` raises it."""
 
 SHAPES = [(40, 3, 5), (40, 1, 2), (40, 2, 1), (40, 0, 4), (20, 4, 17)]
 
@@ -21,13 +27,28 @@ def assert_agrees(fields, reading, **options):
     return got
 
 
-@settings(max_examples=12)
-@given(seed=st.integers(0, 2**32 - 1), shape=st.sampled_from(SHAPES), kind=st.sampled_from([*KINDS, "mixed"]))
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+seeds = st.integers(0, 2**32 - 1)
+shapes = st.sampled_from(SHAPES)
+kinds = st.sampled_from([*KINDS, "mixed"])
+
+
+@settings(max_examples=EXAMPLES)
+@given(seed=seeds, shape=shapes, kind=kinds)
+@pytest.mark.parametrize("computed_in", ["float64", "float32"])
 @pytest.mark.parametrize("reading", Reading)
-def test_every_row_agrees_with_the_fractions(reading, dtype, seed, shape, kind):
+def test_every_row_agrees_with_the_fractions(reading, computed_in, seed, shape, kind):
     fields = batch(np.random.default_rng(seed), kind, *shape)
-    assert_agrees(fields, reading, dtype=dtype, validate=False)
+    assert_agrees(fields, reading, dtype=computed_in, validate=False)
+
+
+@settings(max_examples=EXAMPLES)
+@given(seed=seeds, shape=shapes, kind=kinds)
+@pytest.mark.parametrize("computed_in", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32], ids=lambda t: np.dtype(t).name)
+def test_every_row_of_every_float_type_agrees_with_the_fractions(dtype, computed_in, seed, shape, kind):
+    fields = batch(np.random.default_rng(seed), kind, *shape, dtype)
+    fields["target_probs"][..., 0] += (fields["target_probs"].sum(-1) == 0).astype(dtype)  # all rounded to 0
+    assert_agrees(fields, Reading.BINARY, dtype=computed_in, validate=False)
 
 
 probability = st.sampled_from([0.0, 0.1, 0.2, 0.25, 0.3, 0.5, 0.7, 1.0]) | st.floats(0, 1)
