@@ -1,6 +1,7 @@
 """Data flows one way, and so do imports."""
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -102,3 +103,9 @@ def test_the_top_level_holds_what_the_design_names():
     top = {line.split("/")[0] for line in listed.splitlines()}
     named = {"pyproject.toml", "README.md", "Makefile", "specdec_cli", "samples", "tests"}
     assert {name for name in top if not name.startswith(".")} <= named
+
+
+def test_the_lower_bounds_that_ci_tries_are_those_of_the_package():
+    bounds = set(re.findall(r"\"(\w+>=[\d.]+)\",", (ROOT / "pyproject.toml").read_text().split("optional-dep")[0]))
+    tried = set(re.findall(r"^(\w+==[\d.]+)$", (ROOT / ".ci" / "lowest.txt").read_text(), re.MULTILINE))
+    assert {bound.replace(">=", "==") for bound in bounds if not bound.startswith("hatchling")} == tried
