@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specdec_cli.errors import EmptyResidualWarning, InputError
+
 if TYPE_CHECKING:
     import jax
     from numpy.typing import ArrayLike
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "verify"]
+__all__ = ["EmptyResidualWarning", "InputError", "__version__", "verify"]
 
 
 def verify(
@@ -24,6 +26,7 @@ def verify(
     sample_uniforms: ArrayLike | jax.Array,
     *,
     validate: bool = True,
+    sum_tolerance: float | None = None,
 ) -> dict[str, jax.Array]:
     """Verify a batch of drafts: which tokens are kept, and the one token drawn after them.
 
@@ -44,7 +47,8 @@ def verify(
       accept_uniforms: floats (B, G) in [0, 1): u.
       sample_uniforms: floats (B,) in [0, 1): s.
       validate: False skips the pass over the probabilities (sign, finiteness, sums), never the checks of
-        shapes, token ids and noise.
+        shapes, token ids and noise. Negative or non-finite entries may then be refused or not, by chance.
+      sum_tolerance: sums must be closer to 1 than this; by default 1e-3, and 1e-2 for float16 and bfloat16.
 
     Returns:
       `{"num_accepted": int32 (B,), "tokens": int32 (B, G + 1)}`, JAX arrays on the default device. A row of
@@ -61,5 +65,11 @@ def verify(
     from specdec_cli.verification import verify_arrays
 
     return verify_arrays(
-        draft_tokens, draft_probs, target_probs, accept_uniforms, sample_uniforms, validate=validate
+        draft_tokens,
+        draft_probs,
+        target_probs,
+        accept_uniforms,
+        sample_uniforms,
+        validate=validate,
+        sum_tolerance=sum_tolerance,
     )

@@ -93,7 +93,10 @@ def make_batch(
     try:
         missing = [name for name in AXES if name not in fields]
         if missing:
-            raise InputError(f"missing {' and '.join(missing)}", f"an input has the five arrays {', '.join(AXES)}")
+            found = f"found {', '.join(map(str, fields))}" if fields else "found none of them"
+            raise InputError(
+                f"is missing {', '.join(missing)}", f"an input has the arrays {', '.join(AXES)}; {found}"
+            )
         arrays = {name: _array(name, fields[name]) for name in AXES}
         for name, array in arrays.items():
             (_check_integers if name == "draft_tokens" else _check_floats)(name, array)
@@ -134,7 +137,9 @@ def _array(name: str, value: Any) -> Any:
     except ValueError:
         raise InputError("is ragged: its rows differ in length", "pad shorter drafts", field=name) from None
     except TypeError as error:
-        raise InputError(f"cannot be read as an array: {error}", field=name) from None
+        raise InputError(
+            f"cannot be read as an array: {error}", "a torch tensor: .float().cpu().numpy()", field=name
+        ) from None
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
@@ -142,8 +147,7 @@ def _check_integers(name: str, array: Any) -> None:
     if array.size and array.dtype.kind not in "iu":
         raise InputError(
             f"holds {array.dtype.name} values, expected integers",
-            "token ids are whole numbers without a decimal point; convert them where they are made, "
-            "so that nothing is rounded here",
+            "convert the ids where they are made, .astype(numpy.int32), so that nothing is rounded here",
             field=name,
         )
 
@@ -167,9 +171,8 @@ def _check_shapes(arrays: dict[str, Any]) -> dict[str, Any]:
     for name, axes in AXES.items():
         array = arrays[name]
         if array.ndim != len(axes) and not (array.size == 0 and 0 < array.ndim < len(axes)):
-            wanted = f"{len(axes)} {'axis' if len(axes) == 1 else 'axes'}, {_tuple(axes)}"
-            hint = "a single row still needs its axis: shape (1, …)" if array.ndim == len(axes) - 1 else ""
-            raise InputError(f"has shape {array.shape}, expected {wanted}", hint, field=name)
+            hint = f"every axis is needed, of a single row too: reshape it to {_tuple(axes)}"
+            raise InputError(f"has shape {array.shape}, expected {axes_text(name)}", hint, field=name)
 
     sizes: dict[str, int] = {}
     given_by: dict[str, str] = {}
@@ -223,8 +226,18 @@ def _shapes_differ(
     hint = ""
     if name == "target_probs" and len(found) == 3 and found[1] == sizes["G"]:
         hint = "target_probs has one position more than the draft: the one the bonus token is drawn from"
+    elif name == "draft_probs" and found[1:2] == (sizes["G"] - 1,):
+        hint = "does draft_tokens hold the bonus token too? It has the G drafted tokens only"
+    elif len(found) > 1 and (found[1], found[0]) == wanted[:2] and found[0] != found[1]:
+        hint = "are the first two axes swapped?"
     reasons = ", ".join(known[a] for a in ("B", "G", "V") if a in known and a in "".join(axes))
     raise InputError(f"has shape {found}, expected {_tuple(axes)} = {wanted}, with {reasons}", hint, field=name)
+
+
+def axes_text(field: str) -> str:
+    """`1 axis, (B,)`, for messages."""
+    axes = AXES[field]
+    return f"{len(axes)} {'axis' if len(axes) == 1 else 'axes'}, {_tuple(axes)}"
 
 
 def _tuple(axes: tuple[str, ...]) -> str:
@@ -271,14 +284,11 @@ def _as_floats(name: str, array: Any) -> Any:
     if array.size == 0:
         return np.zeros(array.shape)
     integers = np.asarray(array)
-    beyond = (integers < 0) | (integers > 1)
+    beyond = (integers < -(2**53)) | (integers > 2**53)
     if beyond.any():
         index = _first(beyond)
         raise InputError(
-            f"is {integers[index]} in an array of {array.dtype.name}, expected a probability",
-            "save probabilities as floats",
-            field=name,
-            index=index,
+            f"is {integers[index]}, which float64 cannot hold; expected a probability", field=name, index=index
         )
     return integers.astype(np.float64)
 
@@ -286,7 +296,8 @@ def _as_floats(name: str, array: Any) -> Any:
 def _noise(name: str, array: Any, used: np.ndarray | None) -> np.ndarray:
     """float64 noise; positions that a shorter draft leaves out are not read and become 0."""
     found = np.asarray(array)
-    noise = found.astype(np.float64)
+    with np.errstate(all="ignore"):  # whatever the caller has set
+        noise = found.astype(np.float64)
     inside = (noise >= 0) & (noise < 1)  # written so that NaN fails
     if used is not None:
         inside |= ~used

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from pathlib import PurePath
 from typing import Annotated, NoReturn
@@ -58,12 +58,12 @@ def specdec(
 
 @app.command(epilog="Examples: `specdec run samples/one_row.json`, `jq .step dump.json | specdec run -`")
 def run(
-    input: Annotated[
-        str, typer.Argument(metavar="INPUT", help="A JSON object or an NPZ file; - is standard input.")
-    ],
+    input: Annotated[str, typer.Argument(metavar="INPUT", help="JSON, JSON Lines or NPZ; - is standard input.")],
     output: Annotated[
         str | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write to FILE (.json or .npz) instead of stdout."),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write to FILE (.json, .jsonl, .npz) instead of stdout."
+        ),
     ] = None,
     validate: Annotated[
         bool,
@@ -84,28 +84,41 @@ def run(
 ) -> None:
     """Verify the drafts of one input: how many tokens are accepted, and which tokens the step emits.
 
+    The input holds five arrays (B rows, G draft positions, V vocabulary entries): `draft_tokens` (B, G),
+    `draft_probs` (B, G, V), `target_probs` (B, G+1, V), `accept_uniforms` (B, G), `sample_uniforms` (B,).
+
     Prints `{"num_accepted":[…],"tokens":[[…]]}`: for each row the accepted draft tokens, the correction or
     bonus token, then -1.
     """
     with reporting():
         tolerance = _tolerance(sum_tolerance)
         suffix = _suffix(output)
+        _refuse_overwriting(input, output)
 
         from specdec_cli import writers
-        from specdec_cli.readers import read_batch
-        from specdec_cli.verification import empty_residual_texts, verify_batch
+        from specdec_cli.pipeline import outcomes
 
-        batch = read_batch(input)
-        verification = verify_batch(
-            batch, validate=validate, sum_tolerance=tolerance, device=device and device.value
-        )
-        for text in empty_residual_texts(verification):
-            _say(f"warning: {batch.source}: {text}")
-        data = writers.FORMATS[suffix](verification)
+        results = outcomes(input, validate=validate, sum_tolerance=tolerance, device=device and device.value)
+        failed = False
+
+        def pieces() -> Iterator[bytes]:
+            nonlocal failed
+            for outcome in results:
+                failed |= outcome.error is not None
+                for words in outcome.words():
+                    _say(words)
+                piece = writers.encode(outcome, suffix)
+                if piece is not None:
+                    yield piece
+
         if output is None:
-            _write_stdout(data)
+            for piece in pieces():
+                _write_stdout(piece)
         else:
-            writers.write_file(output, data)
+            several = suffix == ".jsonl"
+            writers.write_file(output, pieces() if several else writers.only_one(pieces(), output))
+        if failed:
+            raise typer.Exit(ExitCode.INPUT)
 
 
 def _tolerance(text: str | None) -> Fraction | None:
@@ -121,11 +134,17 @@ def _tolerance(text: str | None) -> Fraction | None:
     return Fraction(repr(number))
 
 
+def _refuse_overwriting(input: str, output: str | None) -> None:
+    with suppress(OSError, ValueError):
+        if output is not None and os.path.samefile(input, output):
+            raise typer.BadParameter(f"{output!r} is the input, which would be lost", param_hint="--output")
+
+
 def _suffix(output: str | None) -> str:
-    suffix = ".json" if output is None else PurePath(output).suffix.lower()
-    if suffix not in (".json", ".npz"):
+    suffix = ".jsonl" if output is None else PurePath(output).suffix.lower()
+    if suffix not in (".json", ".jsonl", ".npz"):
         raise typer.BadParameter(
-            f"{output!r} ends in neither .json nor .npz, which say how to write it", param_hint="--output"
+            f"{output!r} ends in none of .json, .jsonl and .npz, which say how to write it", param_hint="--output"
         )
     return suffix
 

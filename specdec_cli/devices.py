@@ -65,9 +65,9 @@ def _what_is_there() -> str:
 
 def _advice(wanted: str, error: Exception) -> str:
     install = {
-        "gpu": "pip install 'specdec-cli[cuda13]' (or cuda12) brings JAX's CUDA plugin",
-        "cuda": "pip install 'specdec-cli[cuda13]' (or cuda12) brings JAX's CUDA plugin",
-        "tpu": "pip install 'specdec-cli[tpu]' brings JAX's TPU runtime",
+        "gpu": "pip install 'jax[cuda13]' (or cuda12) brings JAX's CUDA plugin",
+        "cuda": "pip install 'jax[cuda13]' (or cuda12) brings JAX's CUDA plugin",
+        "tpu": "pip install 'jax[tpu]' brings JAX's TPU runtime",
     }
     first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return install.get(wanted, f"JAX says: {first_line}; unset JAX_PLATFORMS to let JAX choose")

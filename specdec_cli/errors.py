@@ -6,6 +6,7 @@ One shape serves the terminal (`block`), a JSON Lines record (`record`) and a Py
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 
 class ExitCode(enum.IntEnum):
@@ -65,6 +66,7 @@ class InputError(SpecdecError, ValueError):
       problem: as in `SpecdecError`.
       hint: as in `SpecdecError`.
       source: the input's name exactly as the user gave it, None for arrays from Python.
+      line: its line, when the input is one of several in JSON Lines.
       field: the array at fault, None when the fault is the whole input's.
       index: position in that array, as far as it is known.
     """
@@ -75,11 +77,13 @@ class InputError(SpecdecError, ValueError):
         hint: str = "",
         *,
         source: str | None = None,
+        line: int | None = None,
         field: str | None = None,
         index: tuple[int, ...] = (),
     ) -> None:
         super().__init__(problem, hint)
         self.source = source
+        self.line = line
         self.field = field
         self.index = index
 
@@ -87,6 +91,8 @@ class InputError(SpecdecError, ValueError):
     def place(self) -> str:
         """`file: target_probs[0][1] `, or as much of it as is known."""
         source = "" if self.source is None else f"{self.source}: "
+        if self.line is not None:
+            source += f"line {self.line}: "
         return f"{source}{self.where} " if self.field else source
 
     @property
@@ -94,10 +100,21 @@ class InputError(SpecdecError, ValueError):
         """`target_probs[0][1]`; empty when the fault is the whole input's."""
         return (self.field or "") + "".join(f"[{i}]" for i in self.index)
 
-    def named(self, source: str | None) -> InputError:
-        """The same fault with the input's name filled in, for code that did not know it."""
+    def named(self, source: str | None, line: int | None = None) -> InputError:
+        """The same fault with the input's name and line filled in, for code that did not know them."""
         self.source = self.source or source
+        self.line = self.line or line
         return self
+
+    def record(self) -> dict[str, Any]:
+        """The fault as JSON Lines carry it in the place of a result."""
+        line = {} if self.line is None else {"line": self.line}
+        where = {"field": self.field, "index": list(self.index)}
+        return {**line, **where, "problem": self.problem, "hint": self.hint}
+
+
+class UnfinishedError(InputError):
+    """A text that ends before it is complete."""
 
 
 class EnvironmentFault(SpecdecError, RuntimeError):

@@ -13,6 +13,7 @@ What is left out: whether the input is valid. Rows must be finite and non-negati
 from __future__ import annotations
 
 import decimal
+import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,14 +25,17 @@ import numpy as np
 
 from specdec_cli.batch import Reading
 
-# Doubles, and the decimals that stand for them, have digits from 10^308 to 10^-1074 (10^-340 for the decimals);
-# the sum of fewer than 2^64 of them fits in this many. Were one ever to be rounded, `Inexact` would say so.
+# The decimals that stand for doubles have digits from 10^308 down to 10^-324, their products down to 10^-648; sums
+# of fewer than 2^64 of them fit in this many. Were one ever to be rounded, `Inexact` would say so.
 _EXACT = decimal.Context(prec=2000, Emax=2000, Emin=-2000, traps=[decimal.Inexact, decimal.InvalidOperation])
 
 
 @dataclass(frozen=True)
 class Draw:
-    """The last token of a row, and the numbers that it rests on, each rounded once to a float."""
+    """The last token of a row, and the numbers that it rests on, each rounded once to a float.
+
+    Before that rounding below ≤ threshold < through; after it neighbours may be equal.
+    """
 
     token: int
     """y: the smallest v whose cumulative is greater than the threshold."""
@@ -57,8 +61,16 @@ def value(number: float, reading: Reading) -> Fraction:
     return Fraction(repr(number)) if reading is Reading.DECIMAL else Fraction(number)
 
 
+def to_float(number: Fraction) -> float:
+    """The nearest double; infinity where there is none."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
 def accept_margin(u: float, q: float, p: float, reading: Reading) -> Fraction:
-    """P − u·q, positive exactly when the draft token passes.
+    """p − u·q, positive exactly when the draft token passes.
 
     With q = 0 that is p > 0, the limit of u < p/q; with p = 0 it is never so, not even at u = 0.
     """
@@ -108,10 +120,10 @@ def draw(p: np.ndarray, q: np.ndarray | None, s: float, reading: Reading) -> Dra
     return Draw(
         token=int(support[drawn]),
         empty_residual=empty,
-        mass=float(mass / scale),
-        threshold=float(threshold / scale),
-        below=float(below / scale),
-        through=float(through / scale),
+        mass=to_float(mass / scale),
+        threshold=to_float(threshold / scale),
+        below=to_float(below / scale),
+        through=to_float(through / scale),
     )
 
 

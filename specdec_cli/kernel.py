@@ -10,7 +10,7 @@ so like a draw too close to call), and any check of the input (`batch.py`, `vali
 reads some other entry.
 
 Lazy bytes: of the G + 1 positions the accept test reads two numbers each, and the draw one row of p and one of
-q. No (B, G, V) array is ever made, nothing is normalised, and no cumulative sum is longer than a block.
+q. No (B, G, V) array is ever made, nothing is normalised, and no cumulative sum runs over a whole row.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Window = Callable[[Any, int], Array]
 
 
 def accept_margin(u: Array, q: Array, p: Array) -> Array:
-    """P − u·q: positive when the draft token passes, u < p/q, without dividing. Any shape."""
+    """p − u·q: positive when the draft token passes, u < p/q, without dividing. Any shape."""
     return p - u * q
 
 
@@ -267,12 +267,15 @@ def finite_and_not_negative(x: Array) -> Array:
 def widen(x: Array, dtype: Any) -> Array:
     """Convert to the dtype of the computation.
 
-    float16 goes bit by bit, because a device may flush its subnormals, which begin at 6e-5 and so are ordinary
-    probabilities; those of the wider types begin at 1e-38.
+    The 16-bit types go bit by bit. Of float16 a device may flush subnormals, which begin at 6e-5 and so are
+    ordinary probabilities (those of the wider types begin at 1e-38). A conversion of bfloat16 XLA moves out of the
+    loop over rows, which makes a float32 copy of the whole input.
     """
-    if x.dtype != jnp.float16:
+    if x.dtype.itemsize != 2:
         return x.astype(dtype)
     bits = lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.uint32)
+    if x.dtype == jnp.bfloat16:  # the upper half of a float32
+        return lax.bitcast_convert_type(bits << jnp.uint32(16), jnp.float32).astype(dtype)
     sign = (bits & jnp.uint32(0x8000)) << jnp.uint32(16)
     magnitude = bits & jnp.uint32(0x7FFF)
     # Rebias the exponent from 15 to 127; an all-ones exponent (infinity, NaN) stays all ones.

@@ -12,7 +12,7 @@ the kernel computes with.
         float64 numbers are rounded to float32, and 0 when the input's own binary values are computed with
     η   what may be flushed: a device may treat subnormals as zero, on input and on output, so every input and
         every result carries an absolute error of up to η, the smallest normal number of the narrowest float
-        type involved. (float16 is widened bit by bit and loses nothing.)
+        type involved. (float16 is widened bit by bit and loses nothing; bfloat16 has float32's exponents.)
 
 Every inequality below assumes non-negative finite inputs, u and s in [0, 1). If a value overflows or is NaN, the
 margin or the bound is infinite or NaN, no comparison `margin > bound` holds, and the exact path decides.
@@ -57,7 +57,12 @@ def precision(dtype: str, *, decimal: bool, input_bits: int) -> Precision:
       dtype: "float64" or "float32".
       decimal: the numbers stand for decimals, which the doubles only approximate.
       input_bits: the width of the narrowest probabilities.
+
+    Raises:
+      ValueError: another dtype, for which nothing is proven here.
     """
+    if dtype not in ("float64", "float32"):
+        raise ValueError(f"the kernel computes in float64 or float32, not in {dtype}")
     narrowed = dtype == "float32"
     return Precision(
         dtype=dtype,
@@ -77,7 +82,8 @@ def accept_bound(uq: Any, p: Any, q: Any, how: Precision) -> Any:
 
     With u < 1 and, because ρ and ε are below 2^-22, the exact quantities on the right within a factor 1.001 of
     the computed ones (up to another η), the sum is at most 1.01·((2ρ + ε)·t' + ρ·p' + η·(4 + q')). The margin
-    is one more subtraction, relative error ε, or a fused multiply-add, which only lowers the error. The factors
+    is one more subtraction, relative error ε, or a fused multiply-add, which only lowers the error; where it is
+    flushed it becomes 0, which decides nothing. The factors
     below also cover the rounding of this expression itself: each of its operations errs by at most ε and η.
 
     Args:

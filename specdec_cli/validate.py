@@ -50,23 +50,30 @@ def check_distributions(
     position = np.arange(sums.shape[1])
     last = batch.draft_lengths[:, None] - (1 if field == "draft_probs" else 0)
     read = position <= last
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):
         distance = np.abs(sums.astype(np.float64) - 1)
-        # Written so that NaN is not sure; 1e-9 covers the reading of decimals and this very computation.
+        # Written so that NaN is not sure; 1e-9 is far more than the rounding of this very comparison.
         sure = distance + sum_error * np.abs(sums) + 1e-9 < float(tolerance)
     for row, place in np.argwhere(read & ~(sure & fine)).tolist():
         entries = entries_at(batch, field, row, place)
-        off = abs(exact.total(entries, batch.reading) - 1)
+        excess = exact.total(entries, batch.reading) - 1
+        off = abs(excess)
         if off and off >= tolerance:
             raise InputError(
-                f"sums to {float(exact.total(entries, batch.reading)):.10g}, "
-                f"expected 1 (closer than {float(tolerance):g})",
-                "logits, log-probabilities, or a top-k or top-p cut that was not renormalised are the usual "
-                "causes; --sum-tolerance X accepts sums closer to 1 than X",
+                f"sums to {exact.to_float(1 + excess):.10g}, which is {exact.to_float(off):.3g} "
+                f"away from 1: expected less than {float(tolerance):g}",
+                _sum_hint(off),
                 source=batch.source,
                 field=field,
                 index=(row, place),
             )
+
+
+def _sum_hint(off: Fraction) -> str:
+    remedy = "--sum-tolerance 0.01 (in Python, sum_tolerance=0.01) accepts them"
+    if off < SUM_TOLERANCE_16_BIT:
+        return f"probabilities computed in float16 or bfloat16 and stored wider are this far off; {remedy}"
+    return "logits, log-probabilities, or a top-k or top-p cut that was not renormalised are the usual causes"
 
 
 def entries_at(batch: Batch, field: str, row: int, position: int) -> np.ndarray:

@@ -50,7 +50,7 @@ class Verification:
     target_token_probs: np.ndarray
     """float64 (B, G): p_i(x_i)."""
     accept_margin: np.ndarray
-    """float64 (B, G): p − u·q, to within rounding; where `accept_exact`, rounded once from the exact value."""
+    """float64 (B, G): p − u·q, rounded (which can make it 0: whether it is positive is what `passed` says)."""
     accept_exact: np.ndarray
     """bool (B, G): the accept decision was too close for the kernel's floats, and was made exactly."""
     mass: np.ndarray
@@ -58,9 +58,9 @@ class Verification:
     threshold: np.ndarray
     """float64 (B,): s·T."""
     below: np.ndarray
-    """float64 (B,): the cumulative before y; at most the threshold."""
+    """float64 (B,): the cumulative before y; before rounding, at most the threshold."""
     through: np.ndarray
-    """float64 (B,): the cumulative through y; above the threshold."""
+    """float64 (B,): the cumulative through y; before rounding, above the threshold."""
     draw_exact: np.ndarray
     """bool (B,): y was drawn in exact arithmetic."""
     empty_residual: np.ndarray
@@ -79,7 +79,8 @@ def verify_batch(
 
     Args:
       batch: the input.
-      validate: check that the probabilities are distributions.
+      validate: check that the probabilities are distributions. Without it, an input that is not may be refused
+        or answered, by chance; one that is (or only sums to something else) is answered all the same.
       sum_tolerance: how far from 1 a sum may be, exclusive; by default 1e-3, and 1e-2 for 16-bit floats.
       device: "cpu", "gpu" or "tpu"; by default JAX's default device, or where the probabilities are.
       dtype: what the kernel computes in; by default "float64" where the device has it, else "float32".
@@ -96,6 +97,12 @@ def verify_batch(
     if rows == 0:
         return _settle(batch, None)
     where = find_device(device)
+    if where is None and is_jax(batch.draft_probs) and is_jax(batch.target_probs):
+        homes = batch.draft_probs.devices(), batch.target_probs.devices()
+        if homes[0] != homes[1]:
+            raise InputError(
+                f"is on {homes[0]}, target_probs on {homes[1]}", "put both on one device", field="draft_probs"
+            )
     platform = (
         platform_of(batch.target_probs)
         if is_jax(batch.target_probs) and where is None
@@ -126,11 +133,13 @@ def verify_arrays(
     sample_uniforms: Any,
     *,
     validate: bool = True,
+    sum_tolerance: float | None = None,
 ) -> dict[str, jax.Array]:
     """`specdec_cli.verify`; see there."""
     given = (draft_tokens, draft_probs, target_probs, accept_uniforms, sample_uniforms)
     batch = make_batch(dict(zip(AXES, given, strict=True)))
-    verification = verify_batch(batch, validate=validate)
+    tolerance = None if sum_tolerance is None else exact.value(sum_tolerance, Reading.DECIMAL)
+    verification = verify_batch(batch, validate=validate, sum_tolerance=tolerance)
     for text in empty_residual_texts(verification):
         warnings.warn(text, EmptyResidualWarning, stacklevel=3)
     return {
@@ -151,7 +160,7 @@ def empty_residual_texts(verification: Verification) -> list[str]:
 
 def _on_device(array: Any, dtype: str, where: jax.Device | None) -> jax.Array:
     if dtype == "float32" and array.dtype == np.float64:
-        with np.errstate(over="ignore"):  # becomes infinity, which the exact path then decides
+        with np.errstate(all="ignore"):  # what overflows becomes infinity, which the exact path then decides
             array = np.asarray(array).astype(np.float32)
     if is_jax(array) and where is None:
         return cast(jax.Array, array)
@@ -183,7 +192,7 @@ def _settle(batch: Batch, evidence: kernel.Evidence | None) -> Verification:
         evidence = _no_evidence(rows, positions)
     lengths = batch.draft_lengths
     drafted = np.arange(positions) < lengths[:, None]
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(all="ignore"):
         margin = np.array(evidence.accept_margin, np.float64)
         sure = np.abs(evidence.accept_margin) > evidence.accept_bound  # written so that NaN is not sure
         draw_sure = (
@@ -201,7 +210,7 @@ def _settle(batch: Batch, evidence: kernel.Evidence | None) -> Verification:
         for position in np.flatnonzero(doubtful[row]).tolist():
             exactly = _accept_exactly(batch, row, position)
             accept_exact[row, position] = True
-            margin[row, position] = float(exactly)
+            margin[row, position] = exact.to_float(exactly)
             passes[row, position] = exactly > 0
             if exactly <= 0:
                 break
@@ -227,8 +236,8 @@ def _settle(batch: Batch, evidence: kernel.Evidence | None) -> Verification:
         tokens=tokens,
         draft_lengths=lengths,
         passed=kept,
-        draft_token_probs=np.asarray(evidence.draft_token_probs, np.float64),
-        target_token_probs=np.asarray(evidence.target_token_probs, np.float64),
+        draft_token_probs=_token_probs(batch, "draft_probs", evidence.draft_token_probs),
+        target_token_probs=_token_probs(batch, "target_probs", evidence.target_token_probs),
         accept_margin=margin,
         accept_exact=accept_exact,
         mass=mass,
@@ -238,6 +247,17 @@ def _settle(batch: Batch, evidence: kernel.Evidence | None) -> Verification:
         draw_exact=draw_exact,
         empty_residual=empty,
     )
+
+
+def _token_probs(batch: Batch, field: str, gathered: Any) -> np.ndarray:
+    """The probabilities of the draft tokens (B, G), from the input itself where the device got it rounded."""
+    given = getattr(batch, field)
+    if given.dtype == gathered.dtype or batch.shape[0] == 0:
+        return np.asarray(gathered, np.float64)
+    rows, positions = np.indices(batch.draft_tokens.shape)
+    drafted = batch.draft_tokens != PAD
+    picked = np.asarray(given)[rows, positions, np.where(drafted, batch.draft_tokens, 0)]
+    return np.where(drafted, picked, 0.0)
 
 
 def _accept_exactly(batch: Batch, row: int, position: int) -> Fraction:

@@ -6,19 +6,24 @@ import io
 import os
 import stat
 import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import orjson
 
-from specdec_cli.errors import EnvironmentFault
+from specdec_cli.errors import EnvironmentFault, SpecdecError
+from specdec_cli.pipeline import Outcome
 from specdec_cli.verification import Verification
+
+_JSON_LINE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 
 def to_json(verification: Verification) -> bytes:
     """`{"num_accepted":[…],"tokens":[[…]]}` and a newline."""
-    return orjson.dumps(_answer(verification), option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(_answer(verification), option=_JSON_LINE)
 
 
 def to_npz(verification: Verification) -> bytes:
@@ -29,46 +34,97 @@ def to_npz(verification: Verification) -> bytes:
     return buffer.getvalue()
 
 
-FORMATS = {".json": to_json, ".npz": to_npz}
+FORMATS = {".json": to_json, ".jsonl": to_json, ".npz": to_npz}
 """File name suffix → how a result is written to such a file."""
+
+
+def encode(outcome: Outcome, suffix: str) -> bytes | None:
+    """What an outcome becomes in a file of a format; None for a failure that leaves no record.
+
+    Args:
+      outcome: a result, or an error.
+      suffix: one of `FORMATS`.
+    """
+    if outcome.verification is not None:
+        return FORMATS[suffix](outcome.verification)
+    if outcome.error is None or not outcome.in_lines or suffix == ".npz":
+        return None
+    # A file name need not be text, JSON must: bytes that are not UTF-8 become \\xff.
+    name = os.fsencode(outcome.name).decode("utf-8", "backslashreplace")
+    return orjson.dumps({"input": name, "error": outcome.error.record()}, option=_JSON_LINE)
+
+
+def only_one(pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
+    """Pass on the one result that a `.json` or `.npz` file can hold.
+
+    Raises:
+      SpecdecError: there is a second.
+    """
+    for count, piece in enumerate(pieces):
+        if count:
+            raise SpecdecError(f"there are several results, and {path} holds one", "-o FILE.jsonl takes them all")
+        yield piece
 
 
 def _answer(verification: Verification) -> dict[str, np.ndarray]:
     return {"num_accepted": verification.num_accepted, "tokens": verification.tokens}
 
 
-def write_file(path: str, data: bytes) -> None:
-    """Write a file whole or not at all: beside its place, then renamed into it.
+def write_file(path: str, pieces: Iterable[bytes]) -> None:
+    """Write a file whole or not at all: it is made beside its place, without a name, then put into it.
 
-    An existing file keeps its mode, and a link stays a link; a pipe or device is written to as it is.
+    An existing file keeps its mode, and a link stays a link; a pipe or device is written to as it is. Without
+    any piece nothing is written.
 
     Raises:
       EnvironmentFault: it cannot be written; what was there before is still there.
     """
+    pieces = iter(pieces)
+    first = next(pieces, None)
+    if first is None:
+        return
+    whole = chain([first], pieces)
     try:
         target = Path(os.path.realpath(path))
         if target.exists() and not target.is_file():
-            target.write_bytes(data)
-            return
-        _replace(target, data)
+            with target.open("wb") as file:
+                file.writelines(whole)
+        else:
+            _replace(target, whole)
     except (OSError, ValueError) as error:
+        if isinstance(error, SpecdecError):
+            raise
         reason = getattr(error, "strerror", None) or error
         raise EnvironmentFault(f"{path} cannot be written: {reason}") from None
 
 
-def _replace(target: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
+def _replace(target: Path, pieces: Iterable[bytes]) -> None:
+    mode = _mode(target)
+    handle, name = _temporary(target)
+    with os.fdopen(handle, "wb") as file:
+        try:
+            file.writelines(pieces)
             file.flush()
-            os.fchmod(file.fileno(), _mode(target))
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+            if name is None:
+                name = f"{target.parent}/.{target.name[:100]}.{os.getpid()}"
+                # A directory handle, though the path needs none, makes Python follow the link in /proc.
+                os.link(f"/proc/self/fd/{file.fileno()}", name, src_dir_fd=file.fileno())
+            os.replace(name, target)
+        except BaseException:
+            if name is not None:
+                with suppress(OSError):
+                    os.unlink(name)
+            raise
+
+
+def _temporary(target: Path) -> tuple[int, str | None]:
+    """A new file in the target's folder; without a name where the system can, so that no kill leaves it there."""
+    with suppress(AttributeError, OSError):
+        return os.open(target.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600), None
+    handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
+    return handle, name
 
 
 def _mode(target: Path) -> int:

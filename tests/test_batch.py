@@ -1,5 +1,7 @@
 """Structure: shapes, types, ids and noise, refused with field, index, and what was expected."""
 
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -25,13 +27,14 @@ def verify_batch_of(fields, **options):
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_missing_field_is_named(name):
     error = refusal(changed(**{name: None}))
-    assert error.problem == f"missing {name}"
+    assert error.sentence == f"is missing {name}"
     assert all(field in error.hint for field in FIELDS)
 
 
 def test_two_missing_fields_are_both_named():
     error = refusal(changed(draft_probs=None, sample_uniforms=None))
-    assert error.problem == "missing draft_probs and sample_uniforms"
+    assert error.problem == "is missing draft_probs, sample_uniforms"
+    assert error.hint.endswith("found draft_tokens, target_probs, accept_uniforms")
 
 
 @pytest.mark.parametrize(
@@ -81,8 +84,8 @@ def test_two_missing_fields_are_both_named():
         ({"sample_uniforms": [float("nan")]}, "sample_uniforms[0] is nan, expected a number in [0, 1)"),
         ({"sample_uniforms": [float("inf")]}, "sample_uniforms[0] is inf, expected a number in [0, 1)"),
         (
-            {"draft_probs": np.array([[[2, -1]]])},
-            "draft_probs[0][0][0] is 2 in an array of int64, expected a probability",
+            {"draft_probs": np.array([[[2**53 + 1, 0]]])},
+            "draft_probs[0][0][0] is 9007199254740993, which float64 cannot hold; expected a probability",
         ),
         (
             {"target_probs": np.zeros((1, 2, 0)), "draft_probs": np.zeros((1, 1, 0))},
@@ -176,6 +179,50 @@ def test_without_validation_no_answer_comes_from_nan_or_infinity(value, place):
             assert answer(verify(fields, validate=False)) == {"num_accepted": [0], "tokens": [[1, -1]]}
         else:
             assert refusal(fields, validate=False).where == f"{name}[0][0][{place[2]}]"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_sums_beyond_the_range_of_a_double_are_refused_or_answered_not_a_traceback(dtype):
+    fields = changed(draft_tokens=[[-1]], target_probs=[[[1.7e308, 1.7e308], [0.0, 1.0]]], sample_uniforms=[0.4])
+    assert refusal(fields, dtype=dtype).problem.startswith("sums to inf")
+    assert answer(verify(fields, dtype=dtype, validate=False)) == {"num_accepted": [0], "tokens": [[0, -1]]}
+
+
+def test_a_sum_just_off_says_how_far():
+    fields = changed(target_probs=[[[0.5, 0.5000000001], [1.0, 0.0]]])
+    assert "which is 1e-10 away from 1" in refusal(fields, sum_tolerance=Fraction(1, 10**11)).problem
+
+
+def test_16_bit_values_stored_wider_get_the_remedy_as_a_hint():
+    fields = changed(target_probs=np.array([[[0.25, 0.752], [1.0, 0.0]]], np.float32))
+    assert "sum_tolerance=0.01" in refusal(fields).hint
+    assert answer(verify(fields, sum_tolerance=Fraction(1, 100))) == {"num_accepted": [0], "tokens": [[1, -1]]}
+    assert specdec_cli.verify(**arrays(fields), sum_tolerance=0.01)["tokens"].tolist() == [[1, -1]]
+
+
+def test_integers_past_a_shorter_draft_may_hold_anything_too():
+    fields = changed(draft_tokens=[[-1]], draft_probs=np.full((1, 1, 2), 7), target_probs=[[[1, 0], [7, 7]]])
+    assert answer(verify(fields)) == {"num_accepted": [0], "tokens": [[0, -1]]}
+
+
+def test_the_evidence_holds_the_inputs_own_probabilities_in_every_precision():
+    fields = changed(draft_probs=[[[1e-50, 1.0]]], target_probs=[[[1e-51, 1.0], [1.0, 0.0]]])
+    for dtype in ("float64", "float32"):
+        got = verify(fields, dtype=dtype)
+        assert (got.draft_token_probs.tolist(), got.target_token_probs.tolist()) == ([[1e-50]], [[1e-51]])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_callers_numpy_error_settings_do_not_matter(dtype):
+    fields = changed(draft_tokens=[[-1]], target_probs=[[[0.5, 0.5 - 1e-50, 1e-50], [1.0, 0.0, 0.0]]])
+    fields["draft_probs"] = [[[1.0, 0.0, 0.0]]]
+    with np.errstate(all="raise"):
+        assert answer(verify(fields, dtype=dtype)) == {"num_accepted": [0], "tokens": [[1, -1]]}
+
+
+def test_the_kernel_computes_in_no_precision_that_nothing_is_proven_for():
+    with pytest.raises(ValueError, match="float64 or float32, not in bfloat16"):
+        verify(BASE, dtype="bfloat16")
 
 
 def test_empty_batches_and_drafts_are_valid():

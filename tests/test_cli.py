@@ -100,6 +100,15 @@ def test_an_output_file_keeps_its_mode_and_a_link_stays_a_link(specdec, base, tm
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
 
 
+def test_an_output_that_is_the_input_is_refused(specdec, base, tmp_path):
+    link = tmp_path / "link.json"
+    link.symlink_to(base)
+    before = base.read_bytes()
+    for path in (base, link):
+        ended = specdec("run", base, "-o", path)
+        assert (ended.code, ended.out, base.read_bytes()) == (2, b"", before)
+
+
 def test_a_new_output_file_has_the_mode_that_the_umask_gives(specdec, base, tmp_path):
     old = os.umask(0o027)
     try:
@@ -140,7 +149,7 @@ def test_a_full_disk_is_one_sentence_and_exit_3(specdec, base, process, tmp_path
 def test_an_output_name_must_say_its_format(specdec, base):
     ended = specdec("run", base, "-o", "answer.txt")
     assert (ended.code, ended.out) == (2, b"")
-    assert "neither .json nor .npz" in " ".join(ended.err.replace("│", " ").split())
+    assert "none of .json, .jsonl and .npz" in " ".join(ended.err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("redirection", [">&-", "2>&- >&-", "| true"])
@@ -188,7 +197,8 @@ def test_no_validate_answers_what_validation_refuses(specdec):
     refused = specdec("run", "-", stdin=data)
     assert (refused.code, refused.out) == (2, b"")
     assert refused.err.startswith(
-        "error: standard input: target_probs[0][0] sums to 2, expected 1 (closer than 0.001)\n hint: logits"
+        "error: standard input: target_probs[0][0] sums to 2, which is 1 away from 1: expected less than 0.001\n"
+        " hint: logits"
     )
     answered = specdec("run", "-", "--no-validate", stdin=data)
     assert (answered.code, answered.out, answered.err) == (0, b'{"num_accepted":[1],"tokens":[[0,0]]}\n', "")
@@ -264,12 +274,12 @@ def test_an_empty_residual_is_a_warning_that_names_row_and_position(specdec):
 
 
 def test_running_out_of_memory_is_one_sentence_and_exit_3(specdec, base, monkeypatch):
-    from specdec_cli import verification
+    from specdec_cli import pipeline
 
     def exhausted(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr(verification, "verify_batch", exhausted)
+    monkeypatch.setattr(pipeline, "verify_batch", exhausted)
     ended = specdec("run", base)
     assert (ended.code, ended.out) == (3, b"")
     assert ended.err.startswith("error: out of memory\n hint: ")

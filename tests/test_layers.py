@@ -20,6 +20,7 @@ ORDER = [
     "devices",
     "kernel",
     "verification",
+    "pipeline",
     "writers",
 ]
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
 from specdec_cli.batch import Batch, Reading, make_batch
-from specdec_cli.errors import InputError
+from specdec_cli.errors import InputError, UnfinishedError
 from specdec_cli.readers import json_text, npz
+from specdec_cli.readers.lines import Lines
 
 STDIN = "-"
 """The name that stands for standard input."""
@@ -51,32 +53,106 @@ _OTHER_FORMATS = {
 }
 
 
-def read_batch(name: str) -> Batch:
-    """Read one input.
+_BINARY_STARTS = {magic[:1] for magic in (*ZIP_MAGIC, *_OTHER_FORMATS)}
+
+
+@dataclass(frozen=True)
+class Document:
+    """One step in an input: the whole of it, or a line of JSON Lines. Either its arrays or what is wrong."""
+
+    source: str
+    """The input's name for messages."""
+    line: int | None
+    """The line it stands on; None for a document that is more, or something else, than a line."""
+    reading: Reading
+    fields: dict[str, Any] | None
+    error: InputError | None
+    more_follow: Callable[[], bool]
+    """Whether the input goes on after it; may wait for what comes out of a pipe."""
+
+    def batch(self) -> Batch:
+        """The five arrays, their structure checked.
+
+        Raises:
+          InputError: they cannot be read, or are not what the contract accepts.
+        """
+        if self.fields is None:
+            raise self.error or InputError("could not be read")
+        return make_batch(self.fields, reading=self.reading, source=self.source)
+
+    def in_lines(self) -> bool:
+        """Whether this is one of several: JSON Lines."""
+        return self.line is not None and self.more_follow()
+
+
+def documents(name: str) -> Iterator[Document]:
+    """Read an input step by step.
+
+    JSON Lines are told from one JSON object by content: an object that ends on the line where it starts is a
+    line, and every line after it is one too. Each is handed out before the next is read.
 
     Args:
       name: a path, or `-` for standard input.
 
-    Returns:
-      The batch, its structure checked; decimal reading for JSON, binary for NPZ.
+    Yields:
+      The documents, in order; to be used before the next is asked for. Decimal reading for JSON, binary for NPZ.
 
     Raises:
-      InputError: with the input's name, and field and index where they are known.
+      InputError: the input as a whole cannot be read; with its name.
     """
     source = "standard input" if name == STDIN else name
     try:
         with _opened(name) as stream:
-            start = stream.read(8)
+            start = _start_of(stream)
             _refuse_other_formats(start)
             if start.startswith(ZIP_MAGIC):
                 fields = npz.read_fields(_seekable(stream, start))
-                return make_batch(fields, reading=Reading.BINARY, source=source)
-            fields = json_text.read_fields(start + stream.read())
-            return make_batch(fields, reading=Reading.DECIMAL, source=source)
+                yield Document(source, None, Reading.BINARY, fields, None, lambda: False)
+            else:
+                yield from _json_documents(Lines(stream, start), source)
     except InputError as error:
         raise error.named(source) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", source=source) from None
+
+
+def _json_documents(lines: Lines, source: str) -> Iterator[Document]:
+    def document(data: bytes, line: int | None, more_follow: Callable[[], bool] = lambda: True) -> Document:
+        try:
+            return Document(source, line, Reading.DECIMAL, json_text.read_fields(data), None, more_follow)
+        except InputError as fault:
+            return Document(source, line, Reading.DECIMAL, None, fault, more_follow)
+
+    first = lines.next()
+    while first is not None and not first.strip():
+        first = lines.next()
+    if first is None:
+        raise InputError("is empty, expected a JSON object")
+    first_at = lines.count
+
+    if json_text.may_be_whole(first):
+        whole = document(first, first_at, lines.more_follow)
+        if not isinstance(whole.error, UnfinishedError):
+            yield whole
+            while (line := lines.next()) is not None:
+                if line.strip():
+                    yield document(line, lines.count)
+            return
+
+    data = first + lines.rest()
+    whole = document(data, None)
+    if whole.error is None or not any(map(json_text.is_input, data.split(b"\n")[1:])):
+        yield whole
+        return
+    for number, line in enumerate(data.split(b"\n"), first_at):  # JSON Lines whose first line is at fault
+        if line.strip():
+            yield document(line, number)
+
+
+def _start_of(stream: BinaryIO) -> bytes:
+    """As many bytes as tell the format, and no more than are there: a pipe may hold a short line, and wait."""
+    start = stream.read(1)
+    return start + stream.read(7) if start and start in _BINARY_STARTS else start
 
 
 @contextmanager

@@ -8,18 +8,21 @@ conversions of booleans, strings and null into numbers.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 import orjson
 
-from specdec_cli.batch import AXES
+from specdec_cli.batch import AXES, axes_text
 from specdec_cli.errors import InputError
+from specdec_cli.readers.json_faults import parse_error
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_STRINGS_AND_BRACES = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}]', re.DOTALL)
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BLANKS = b" \t\r\n"
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _COLON = re.compile(rb"[ \t\r\n]*:")
-_BARE_WORD = re.compile(rb"[-+]?(?:NaN|nan|Infinity|inf(?:inity)?|None|True|False)\b")
 
 _TYPE_NAMES = {bool: "a boolean", str: "a string", type(None): "null", dict: "an object", list: "a list"}
 
@@ -31,65 +34,89 @@ def read_fields(data: bytes) -> dict[str, Any]:
       data: UTF-8, with or without a byte order mark.
 
     Returns:
-      The arrays by name, those of the five that are there; other keys are left out.
+      The arrays by name, those of the five that are there; other keys with None.
 
     Raises:
       InputError: without the input's name, which is not known here.
     """
-    data = data.removeprefix(_BYTE_ORDER_MARK)
-    document = _parse(data)
+    data = data.removeprefix(BYTE_ORDER_MARK)
+    if not data.strip(BLANKS):
+        raise InputError("is empty, expected a JSON object")
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise parse_error(data, error) from None
     if not isinstance(document, dict):
         raise InputError(
             f"holds {_name_of(document)}, expected an object",
             f'an input looks like {{"draft_tokens": …, …}} with the keys {", ".join(AXES)}',
         )
     _refuse_duplicate_keys(data, document)
-    return {name: _to_array(name, document[name]) for name in AXES if name in document}
+    # Other keys are only kept by name, so that a misspelt one can be shown.
+    return {key: _to_array(key, value) if key in AXES else None for key, value in document.items()}
 
 
-def _parse(data: bytes) -> Any:
-    if not data.strip(b" \t\r\n"):
-        raise InputError("is empty, expected a JSON object")
+def may_be_whole(line: bytes) -> bool:
+    """Whether a line looks like a whole object, before anything is parsed."""
+    text = line.removeprefix(BYTE_ORDER_MARK).strip(BLANKS)
+    return text.startswith(b"{") and text.endswith(b"}")
+
+
+def is_input(line: bytes) -> bool:
+    """Whether a line by itself is an object with a field of ours."""
+    if not may_be_whole(line):
+        return False
     try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        at = _byte_offset(data, error.pos)
-        line = data.count(b"\n", 0, at) + 1
-        column = at - data.rfind(b"\n", 0, at)
-        word = _BARE_WORD.match(data, at) or _BARE_WORD.match(data, max(at - 1, 0))
-        if word:
-            raise InputError(
-                f"is not valid JSON: {word.group().decode()} at line {line}, column {column}",
-                "JSON has no NaN, Infinity or Python literals; a distribution has only finite numbers",
-            ) from None
-        raise InputError(f"is not valid JSON: {error.msg} at line {line}, column {column}") from None
-
-
-def _byte_offset(data: bytes, position: int) -> int:
-    """Orjson counts characters where the text decodes, bytes where it does not."""
-    if data.isascii():
-        return min(position, len(data))
-    return min(len(data.decode(errors="replace")[:position].encode()), len(data))
+        document = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    return any(name in document for name in AXES)
 
 
 def _refuse_duplicate_keys(data: bytes, document: dict[str, Any]) -> None:
-    """Orjson keeps the last of two equal keys without a word."""
+    """Find a key that an object has twice; orjson keeps the last of them without a word."""
     if data.count(b'"') == 2 * len(document):
         return  # as many strings as distinct keys: each string is a key, and each key is there once
-    open_objects: list[set[Any]] = []
-    for match in _STRINGS_AND_BRACES.finditer(data):
-        token = match.group()
+    keys_of_open: list[set[str]] = []
+    for token, end in _strings_and_braces(data):
         if token == b"{":
-            open_objects.append(set())
+            keys_of_open.append(set())
         elif token == b"}":
-            open_objects.pop()
-        elif _COLON.match(data, match.end()):
+            keys_of_open.pop()
+        elif _COLON.match(data, end):
             key = orjson.loads(token)
-            if key in open_objects[-1]:
+            if key in keys_of_open[-1]:
                 raise InputError(
-                    f'has the key "{key}" twice', "which of the two is meant would be a guess: keep one"
+                    f"has the key {_name_of(key)[11:]} twice",
+                    "which of the two is meant would be a guess: keep one",
                 )
-            open_objects[-1].add(key)
+            keys_of_open[-1].add(key)
+
+
+def _strings_and_braces(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """Each string, `{` and `}` of a valid JSON text, with the offset where it ends.
+
+    Between them lie long stretches of numbers, which `bytes.find` passes over at the speed of memory.
+    """
+    start = 0
+    while start < len(data):
+        quote = data.find(b'"', start)
+        end = quote if quote >= 0 else len(data)
+        braces = [at for brace in (b"{", b"}") for at in _all(data, brace, start, end)]
+        for at in sorted(braces):
+            yield data[at : at + 1], at + 1
+        if quote < 0:
+            return
+        string = _STRING.match(data, quote)
+        assert string is not None, "orjson has read this text, so its strings end"
+        yield string.group(), string.end()
+        start = string.end()
+
+
+def _all(data: bytes, what: bytes, start: int, end: int) -> Iterator[int]:
+    while (at := data.find(what, start, end)) >= 0:
+        yield at
+        start = at + 1
 
 
 def _to_array(field: str, value: Any) -> np.ndarray:
@@ -97,7 +124,7 @@ def _to_array(field: str, value: Any) -> np.ndarray:
     axes = AXES[field]
     if not isinstance(value, list):
         raise InputError(
-            f"is {_name_of(value)}, of shape (), expected a list of shape ({', '.join(axes)})", field=field
+            f"is {_name_of(value)}, of shape (), expected nested lists, {axes_text(field)}", field=field
         )
     shape: list[int] = []
     level: list[Any] = [value]
@@ -108,35 +135,40 @@ def _to_array(field: str, value: Any) -> np.ndarray:
             break
         level = [item for items in level for item in items]
         if not all(type(item) is list for item in level):
-            _wrong_depth(field, level, shape, axes)
+            _wrong_depth(field, level, shape)
     if 0 in shape:
         return np.zeros(shape)
     return _numbers(field, level, shape)
 
 
 def _check_lengths(field: str, level: list[Any], shape: list[int], depth: int) -> None:
-    for flat, items in enumerate(level):
-        if len(items) != shape[-1]:
-            index = _unravel(flat, shape[:depth])
-            first = "".join(f"[{0}]" for _ in index)
-            hint = "a row with fewer draft tokens is padded with -1, and its other fields with anything"
-            raise InputError(
-                f"is ragged: it has {len(items)} {_entries(len(items))}, {field}{first} has {shape[-1]}",
-                hint if depth == 1 or "probs" in field else "",
-                field=field,
-                index=index,
-            )
+    lengths = [len(items) for items in level]
+    if len(set(lengths)) == 1:
+        return
+    usual = Counter(lengths).most_common(1)[0][0]  # the first of the commonest
+    odd, model = (next(i for i, n in enumerate(lengths) if (n == usual) is same) for same in (False, True))
+    model_at = "".join(f"[{i}]" for i in _unravel(model, shape[:depth]))
+    raise InputError(
+        f"is ragged: it has {lengths[odd]} {_entries(lengths[odd])}, {field}{model_at} has {usual}",
+        "a row with fewer draft tokens is padded: draft_tokens with -1, the other fields with any numbers"
+        if depth == 1
+        else "",
+        field=field,
+        index=_unravel(odd, shape[:depth]),
+    )
 
 
 def _entries(count: int) -> str:
     return "entry" if count == 1 else "entries"
 
 
-def _wrong_depth(field: str, level: list[Any], shape: list[int], axes: tuple[str, ...]) -> NoReturn:
+def _wrong_depth(field: str, level: list[Any], shape: list[int]) -> NoReturn:
     flat = next(i for i, item in enumerate(level) if type(item) is not list)
-    hint = "a single row still needs its axis: wrap it in [ ]" if len(shape) == len(axes) - 1 else ""
+    hint = "every axis is needed, of a single row too: wrap it in [ ]"
+    if level[flat] is None:
+        hint = "what a shorter draft leaves out is filled with lists of numbers too"
     raise InputError(
-        f"is {_name_of(level[flat])}, expected a list: {field} has {len(axes)} axes, ({', '.join(axes)})",
+        f"is {_name_of(level[flat])}, expected a list: the field has {axes_text(field)}",
         hint,
         field=field,
         index=_unravel(flat, shape),

@@ -30,15 +30,16 @@ def read_fields(stream: BinaryIO) -> dict[str, Any]:
       stream: seekable, at the archive's start.
 
     Returns:
-      The arrays by name, those of the five that are there, in the file's own byte order; other members are not
-      read.
+      The arrays by name, those of the five that are there, in the file's own byte order; other members with
+      None, unread.
 
     Raises:
       InputError: without the input's name, which is not known here.
     """
     try:
         with zipfile.ZipFile(stream) as archive:
-            return {name: _read_member(archive, name, info) for name, info in _members(archive).items()}
+            others = dict.fromkeys(info.filename.removesuffix(_SUFFIX) for info in archive.infolist())
+            return others | {name: _read_member(archive, name, info) for name, info in _members(archive).items()}
     except zipfile.BadZipFile as error:
         raise InputError(f"is a damaged or truncated NPZ archive: {error}", _COPY_AGAIN) from None
 
@@ -48,6 +49,11 @@ _COPY_AGAIN = "was it copied or written to its end? `unzip -t FILE` checks it"
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     """The members that hold the five arrays."""
+    if any(info.filename.endswith("/data.pkl") for info in archive.infolist()):
+        raise InputError(
+            "is a file of torch.save, expected an NPZ archive",
+            "pickles are never loaded: numpy.savez(FILE, draft_tokens=….numpy(), …) writes what can be read",
+        )
     members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         name = info.filename.removesuffix(_SUFFIX)
@@ -111,5 +117,9 @@ def _header(field: str, member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dt
             field=field,
         )
     if dtype.itemsize == 0 or dtype.names or (dtype.kind == "V" and dtype != np.dtype("V2")):
-        raise InputError(f"holds {dtype} values, expected numbers", field=field)
+        raise InputError(
+            f"holds {dtype} values, expected numbers",
+            "NumPy stores types that it does not know (float8, int4) as bytes: convert to float32 before saving",
+            field=field,
+        )
     return shape, fortran_order, dtype
