@@ -30,8 +30,10 @@ lint: $(VENV)/.dev ## check the format, and the code for common faults
 types: $(VENV)/.dev ## check the types
 	@$(BIN)/mypy
 
-fuzz: $(VENV)/.dev ## compare with the oracle on some 100,000 random rows (minutes)
-	@SPECDEC_EXAMPLES=300 $(BIN)/python -m pytest -n auto tests/test_oracle.py
+fuzz: $(VENV)/.dev ## 20,000 damaged files, 100,000 random rows, and a minute of coverage-guided fuzzing
+	@SPECDEC_MUTANTS=20000 SPECDEC_EXAMPLES=300 $(BIN)/python -m pytest -n auto tests/test_fuzz.py tests/test_oracle.py
+	@if $(PIP) atheris 2>/dev/null; then $(BIN)/python tests/fuzz_coverage.py 60; \
+	  else echo "atheris does not install here: no coverage-guided fuzzing"; fi
 
 bench: $(VENV)/.dev ## measure what exactness costs (minutes), into .bench/
 	@$(BIN)/python tests/benchmarks/exactness.py

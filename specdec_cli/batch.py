@@ -296,6 +296,8 @@ def _as_floats(name: str, array: Any) -> Any:
 def _noise(name: str, array: Any, used: np.ndarray | None) -> np.ndarray:
     """float64 noise; positions that a shorter draft leaves out are not read and become 0."""
     found = np.asarray(array)
+    if found.size == 0:
+        return np.zeros(found.shape)
     with np.errstate(all="ignore"):  # whatever the caller has set
         noise = found.astype(np.float64)
     inside = (noise >= 0) & (noise < 1)  # written so that NaN fails

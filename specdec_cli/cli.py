@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -202,6 +203,7 @@ def main() -> None:
         # JAX warns about a GPU whose plugin is not installed, and falls back. Where an answer is computed does
         # not change it, so that is no news; --device gpu says what is missing.
         logging.getLogger("jax._src.xla_bridge").setLevel(logging.ERROR)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ExitCode.TERMINATED))  # so that what is open is cleaned up
     app()
 
 

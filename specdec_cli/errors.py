@@ -22,6 +22,8 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130
     CLOSED_PIPE = 141
     """The reader of stdout went away, as `head` does; what a shell reports for SIGPIPE."""
+    TERMINATED = 143
+    """By SIGTERM."""
 
 
 class SpecdecError(Exception):

@@ -12,6 +12,7 @@ from specdec_cli.verification import verify_batch
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT / "samples"
 CONFORMANCE = SAMPLES / "conformance"
+DATA = Path(__file__).parent / "data"
 FIELDS = ("draft_tokens", "draft_probs", "target_probs", "accept_uniforms", "sample_uniforms")
 
 

@@ -268,6 +268,20 @@ def test_integer_probabilities_are_one_hot_rows():
     assert answer(verify(fields)) == {"num_accepted": [1], "tokens": [[0, 1]]}
 
 
+@pytest.mark.parametrize("dtype", [complex, "M8[s]", "U3", object, bool])
+@pytest.mark.parametrize("name", ["draft_tokens", "draft_probs", "accept_uniforms"])
+def test_an_array_without_elements_has_no_type_to_be_wrong(name, dtype):
+    fields = {
+        "draft_tokens": np.zeros((1, 0), int),
+        "draft_probs": np.zeros((1, 0, 2)),
+        "target_probs": np.array([[[0.25, 0.75]]]),
+        "accept_uniforms": np.zeros((1, 0)),
+        "sample_uniforms": np.array([0.5]),
+    }
+    fields[name] = fields[name].astype(dtype)
+    assert answer(verify(fields)) == {"num_accepted": [0], "tokens": [[1]]}
+
+
 def test_ids_of_every_integer_width_and_byte_order_are_read():
     for dtype in ("i1", "u1", ">i2", "<u2", ">i4", "u4", ">i8", ">u8"):
         fields = changed(draft_tokens=np.array([[0]], dtype))

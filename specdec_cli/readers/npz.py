@@ -8,8 +8,11 @@ and bfloat16, which NumPy stores as the anonymous two-byte type `V2`, is given i
 from __future__ import annotations
 
 import math
+import warnings
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Any, BinaryIO
 
 import ml_dtypes
@@ -20,7 +23,8 @@ from specdec_cli.batch import AXES
 from specdec_cli.errors import InputError
 
 _SUFFIX = ".npy"
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError)
+_READ_HEADER = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_COPY_AGAIN = "was it copied or written to its end? `unzip -t FILE` checks it"
 
 
 def read_fields(stream: BinaryIO) -> dict[str, Any]:
@@ -36,15 +40,26 @@ def read_fields(stream: BinaryIO) -> dict[str, Any]:
     Raises:
       InputError: without the input's name, which is not known here.
     """
+    with _damage("is a damaged or truncated NPZ archive"), zipfile.ZipFile(stream) as archive:
+        others = dict.fromkeys(info.filename.removesuffix(_SUFFIX) for info in archive.infolist())
+        return others | {name: _read_member(archive, name, info) for name, info in _members(archive).items()}
+
+
+@contextmanager
+def _damage(problem: str, field: str | None = None) -> Iterator[None]:
+    """Name the fault of an archive.
+
+    zipfile answers damaged bytes with BadZipFile, EOFError, zlib.error, struct.error, NotImplementedError,
+    RuntimeError, ValueError, OSError and more, by where the damage is; there is no list to rely on.
+    """
     try:
-        with zipfile.ZipFile(stream) as archive:
-            others = dict.fromkeys(info.filename.removesuffix(_SUFFIX) for info in archive.infolist())
-            return others | {name: _read_member(archive, name, info) for name, info in _members(archive).items()}
-    except zipfile.BadZipFile as error:
-        raise InputError(f"is a damaged or truncated NPZ archive: {error}", _COPY_AGAIN) from None
-
-
-_COPY_AGAIN = "was it copied or written to its end? `unzip -t FILE` checks it"
+        yield
+    except (InputError, MemoryError):
+        raise
+    except (NotImplementedError, RuntimeError) as error:  # a compression that is not known, or encryption
+        raise InputError(f"cannot be unpacked: {error}", "numpy.savez writes what can", field=field) from None
+    except Exception as error:
+        raise InputError(f"{problem}: {error or type(error).__name__}", _COPY_AGAIN, field=field) from None
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -68,23 +83,18 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 
 def _read_member(archive: zipfile.ZipFile, field: str, info: zipfile.ZipInfo) -> np.ndarray:
-    try:
-        with archive.open(info) as member:
-            shape, fortran_order, dtype = _header(field, member)
-            held = info.file_size - member.tell()
-            claimed = math.prod(shape) * dtype.itemsize
-            if claimed != held:
-                raise InputError(
-                    f"claims shape {shape} of {dtype}, {claimed} bytes, but the archive holds {held} for it",
-                    _COPY_AGAIN,
-                    field=field,
-                )
-            data = member.read(held)
-            end = member.read(1)  # reaching the end is what makes zipfile check the CRC
-    except _DAMAGE as error:
-        raise InputError(f"is damaged: {error or type(error).__name__}", _COPY_AGAIN, field=field) from None
-    except (NotImplementedError, RuntimeError) as error:  # an unknown compression, or encryption
-        raise InputError(f"cannot be unpacked: {error}", "numpy.savez writes it", field=field) from None
+    with _damage("is damaged", field), archive.open(info) as member:
+        shape, fortran_order, dtype = _header(field, member)
+        held = info.file_size - member.tell()
+        claimed = math.prod(shape) * dtype.itemsize
+        if claimed != held:
+            raise InputError(
+                f"claims shape {shape} of {dtype}, {claimed} bytes, but the archive holds {held} for it",
+                _COPY_AGAIN,
+                field=field,
+            )
+        data = member.read(held)
+        end = member.read(1)  # reaching the end is what makes zipfile check the CRC
     if len(data) != held or end:
         raise InputError(f"is damaged: {len(data)} bytes of {held}", _COPY_AGAIN, field=field)
     if dtype == np.dtype("V2"):
@@ -96,16 +106,16 @@ def _header(field: str, member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dt
     """Shape, order and type as the header gives them; the types that are never read are refused."""
     try:
         version = npy.read_magic(member)
-        if version == (1, 0):
-            shape, fortran_order, dtype = npy.read_array_header_1_0(member)
-        elif version == (2, 0):
-            shape, fortran_order, dtype = npy.read_array_header_2_0(member)
-        else:
+        if version not in _READ_HEADER:
             raise ValueError(f"version {version[0]}.{version[1]}, expected 1.0 or 2.0")
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # of headers that Python 2 wrote, which are read all the same
+            shape, fortran_order, dtype = _READ_HEADER[version](member)
         if not all(type(length) is int and length >= 0 for length in shape):
             raise ValueError(f"shape {shape}")
-    except _DAMAGE:
-        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError):
+        raise  # the data are damaged, not the header
     except Exception as error:  # NumPy evaluates the header as a Python literal, which fails in many ways
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"has an invalid .npy header: {text}", _COPY_AGAIN, field=field) from None

@@ -1,0 +1,86 @@
+"""Damaged files: every one is refused, or answered as the oracle answers what it holds.
+
+An outcome is an answer or an `InputError`; any other exception, a hang over 5 s, or memory over 1 GB is a fault.
+A seeded few hundred run with the suite, 20,000 with `make fuzz`.
+"""
+
+import io
+import json
+import os
+import resource
+import time
+import warnings
+import zipfile
+
+import hypothesis.strategies as st
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+from helpers import FIELDS, answer
+from hypothesis import given, settings
+from mutate import MUTATORS
+
+from specdec_cli.pipeline import outcomes
+
+EXAMPLES = int(os.environ.get("SPECDEC_MUTANTS", "420"))
+
+
+def documents_as_others_read_them(data):
+    """The five arrays of each document, by Python's json and NumPy's load, with what tells the readings apart."""
+    if data[:2] == b"PK":
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            fields = {}
+            for name in archive.namelist():
+                with warnings.catch_warnings(action="ignore"):  # of headers as Python 2 wrote them
+                    array = np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
+                array = array.view(ml_dtypes.bfloat16) if array.dtype == np.dtype("V2") else array
+                fields[name.removesuffix(".npy")] = array.tolist()
+        return [(fields, False)]
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    whole = _loads_or_none(data)
+    if whole is not None:
+        return [(whole, True)]
+    return [(_loads_or_none(line), True) for line in data.split(b"\n") if line.strip()]
+
+
+def _loads_or_none(text):
+    try:
+        return json.loads(text)
+    except ValueError:  # no JSON, no UTF-8
+        return None
+
+
+def expected(fields, decimal):
+    """The oracle's answer; `[]` for whatever JSON leaves out of arrays without elements."""
+    return oracle.verify({name: fields[name] for name in FIELDS}, decimal)[0]
+
+
+def check(data, path):
+    path.write_bytes(data)
+    start = time.monotonic()
+    results = list(outcomes(str(path)))
+    assert time.monotonic() - start < 5
+    assert results
+    answered = [result for result in results if result.verification is not None]
+    assert all(result.error is not None and result.error.problem for result in results if result not in answered)
+    if not answered:
+        return
+    read = documents_as_others_read_them(data)
+    assert len(read) == len(results)
+    for result, (fields, decimal) in zip(results, read, strict=True):
+        if result.verification is not None:
+            assert answer(result.verification) == expected(fields, decimal)
+
+
+@settings(max_examples=EXAMPLES // len(MUTATORS))
+@given(seed=st.integers(0, 2**64 - 1))
+@pytest.mark.parametrize("mutator", MUTATORS)
+def test_a_damaged_file_is_refused_or_answered_as_the_oracle_answers_it(mutator, tmp_path_factory, seed):
+    data = MUTATORS[mutator](np.random.default_rng(seed))
+    check(data, tmp_path_factory.getbasetemp() / f"mutant-{mutator}")
+
+
+def test_no_damaged_file_took_more_than_a_gigabyte():
+    """Of this process's whole memory, JAX and all the mutants above included."""
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2**20  # KiB
