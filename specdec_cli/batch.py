@@ -97,10 +97,7 @@ def make_batch(
             raise InputError(
                 f"is missing {', '.join(missing)}", f"an input has the arrays {', '.join(AXES)}; {found}"
             )
-        arrays = {name: _array(name, fields[name]) for name in AXES}
-        for name, array in arrays.items():
-            (_check_integers if name == "draft_tokens" else _check_floats)(name, array)
-        arrays = _check_shapes(arrays)
+        arrays = check_structure({name: _array(name, fields[name]) for name in AXES})
         vocabulary = arrays["target_probs"].shape[2]
         draft_tokens = _token_ids(arrays["draft_tokens"], vocabulary)
         return Batch(
@@ -114,6 +111,20 @@ def make_batch(
         )
     except InputError as error:
         raise error.named(source) from None
+
+
+def check_structure(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Check types and shapes of the five arrays, without a look at their values.
+
+    Returns:
+      The arrays; those without elements with all their axes.
+
+    Raises:
+      InputError: without the input's name.
+    """
+    for name, array in arrays.items():
+        (_check_integers if name == "draft_tokens" else _check_floats)(name, array)
+    return _check_shapes(arrays)
 
 
 def is_jax(array: Any) -> bool:
@@ -131,7 +142,11 @@ def _array(name: str, value: Any) -> Any:
                 f"{name} is a tracer: verify decides exactly on the host and needs values, "
                 "so it cannot run inside jax.jit, jax.vmap or another transformation"
             )
-        return value
+        # int4 and the like are integers of a width that NumPy has no kind for.
+        narrow = value.dtype.name.startswith(("int", "uint")) and value.dtype.kind not in "iu"
+        return np.asarray(value).astype(np.int32) if narrow else value
+    if np.ma.is_masked(value):
+        raise InputError("has masked entries, expected plain numbers", "fill or drop them first", field=name)
     try:
         array = np.asarray(value)
     except ValueError:
@@ -144,7 +159,7 @@ def _array(name: str, value: Any) -> Any:
 
 
 def _check_integers(name: str, array: Any) -> None:
-    if array.size and array.dtype.kind not in "iu":
+    if array.size and getattr(array.dtype, "kind", "?") not in "iu":
         raise InputError(
             f"holds {array.dtype.name} values, expected integers",
             "convert the ids where they are made, .astype(numpy.int32), so that nothing is rounded here",
@@ -153,7 +168,7 @@ def _check_integers(name: str, array: Any) -> None:
 
 
 def _check_floats(name: str, array: Any) -> None:
-    kind_fits = array.dtype.name in PROB_DTYPES or array.dtype.kind in "iu"
+    kind_fits = array.dtype.name in PROB_DTYPES or getattr(array.dtype, "kind", "?") in "iu"
     if array.size and not kind_fits:
         raise InputError(
             f"holds {array.dtype.name} values, expected one of {', '.join(PROB_DTYPES)}",

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import enum
-import logging
 import os
-import signal
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from specdec_cli import __version__
-from specdec_cli.errors import EnvironmentFault, ExitCode, SpecdecError, fault_of
+from specdec_cli.errors import ExitCode
+from specdec_cli.terminal import (
+    loading_jax,
+    prepare_process,
+    reporting,
+    reporting_what_typer_writes,
+    say,
+    write_stdout,
+)
 
 app = typer.Typer(
     name="specdec",
@@ -96,8 +101,9 @@ def run(
         suffix = _suffix(output)
         _refuse_overwriting(input, output)
 
-        from specdec_cli import writers
-        from specdec_cli.pipeline import outcomes
+        with loading_jax():
+            from specdec_cli import writers
+            from specdec_cli.pipeline import outcomes
 
         results = outcomes(input, validate=validate, sum_tolerance=tolerance, device=device and device.value)
         failed = False
@@ -107,14 +113,14 @@ def run(
             for outcome in results:
                 failed |= outcome.error is not None
                 for words in outcome.words():
-                    _say(words)
+                    say(words)
                 piece = writers.encode(outcome, suffix)
                 if piece is not None:
                     yield piece
 
         if output is None:
             for piece in pieces():
-                _write_stdout(piece)
+                write_stdout(piece)
         else:
             several = suffix == ".jsonl"
             writers.write_file(output, pieces() if several else writers.only_one(pieces(), output))
@@ -142,6 +148,8 @@ def _refuse_overwriting(input: str, output: str | None) -> None:
 
 
 def _suffix(output: str | None) -> str:
+    if output is not None and output.endswith(os.sep):
+        raise typer.BadParameter(f"{output!r} names a folder, expected a file", param_hint="--output")
     suffix = ".jsonl" if output is None else PurePath(output).suffix.lower()
     if suffix not in (".json", ".jsonl", ".npz"):
         raise typer.BadParameter(
@@ -150,61 +158,11 @@ def _suffix(output: str | None) -> str:
     return suffix
 
 
-@contextmanager
-def reporting() -> Iterator[None]:
-    """Turn every fault that a user can act on into a sentence on stderr and an exit code."""
-    try:
-        yield
-    except SpecdecError as error:
-        _fail(error)
-    except Exception as error:
-        known = fault_of(error)
-        if known is None:
-            raise
-        _fail(known)
-
-
-def _fail(error: SpecdecError) -> NoReturn:
-    _say(error.block())
-    raise typer.Exit(error.exit_code)
-
-
-def _say(text: str) -> None:
-    """A line on stderr, file names in it byte for byte as they were given."""
-    if sys.stderr is None:  # the caller closed it
-        return
-    encoding = sys.stderr.encoding or "utf-8"
-    try:
-        data = text.encode(encoding, "surrogateescape")
-    except UnicodeEncodeError:
-        data = text.encode(encoding, "backslashreplace")
-    sys.stderr.flush()
-    sys.stderr.buffer.write(data + b"\n")
-    sys.stderr.buffer.flush()
-
-
-def _write_stdout(data: bytes) -> None:
-    if sys.stdout is None:  # the caller closed it: specdec … >&-
-        raise EnvironmentFault("standard output is closed", "-o FILE writes a file")
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except OSError as error:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # or the flush at exit would fail again
-        if isinstance(error, BrokenPipeError):  # the reader has gone, as `head` does: stop quietly
-            raise typer.Exit(ExitCode.CLOSED_PIPE) from None
-        raise EnvironmentFault(f"standard output cannot be written: {error.strerror}") from None
-
-
 def main() -> None:
     """Run the console script."""
-    if "JAX_LOGGING_LEVEL" not in os.environ:
-        # JAX warns about a GPU whose plugin is not installed, and falls back. Where an answer is computed does
-        # not change it, so that is no news; --device gpu says what is missing.
-        logging.getLogger("jax._src.xla_bridge").setLevel(logging.ERROR)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ExitCode.TERMINATED))  # so that what is open is cleaned up
-    app()
+    prepare_process()
+    with reporting_what_typer_writes():
+        app()
 
 
 if __name__ == "__main__":

@@ -135,4 +135,6 @@ def fault_of(error: Exception) -> SpecdecError | None:
         return EnvironmentFault(
             "out of memory", "give the input in parts (fewer rows each), or use a machine or device with more"
         )
+    if type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError"):
+        return EnvironmentFault(f"JAX could not compute: {str(error).splitlines()[0]}")
     return None

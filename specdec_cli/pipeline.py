@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from specdec_cli.decide import Verification, empty_residual_texts
 from specdec_cli.errors import InputError
 from specdec_cli.readers import Document, documents
-from specdec_cli.verification import Verification, empty_residual_texts, verify_batch
+from specdec_cli.verification import verify_batch
 
 
 @dataclass(frozen=True)

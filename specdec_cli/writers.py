@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -14,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import orjson
 
+from specdec_cli.decide import Verification
 from specdec_cli.errors import EnvironmentFault, SpecdecError
 from specdec_cli.pipeline import Outcome
-from specdec_cli.verification import Verification
 
 _JSON_LINE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
@@ -86,6 +87,8 @@ def write_file(path: str, pieces: Iterable[bytes]) -> None:
     whole = chain([first], pieces)
     try:
         target = Path(os.path.realpath(path))
+        if target.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if target.exists() and not target.is_file():
             with target.open("wb") as file:
                 file.writelines(whole)
@@ -108,7 +111,8 @@ def _replace(target: Path, pieces: Iterable[bytes]) -> None:
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
             if name is None:
-                name = f"{target.parent}/.{target.name[:100]}.{os.getpid()}"
+                name = f"{target.parent}/{_PREFIX}{os.getpid()}"
+                temporary_names.add(name)
                 # A directory handle, though the path needs none, makes Python follow the link in /proc.
                 os.link(f"/proc/self/fd/{file.fileno()}", name, src_dir_fd=file.fileno())
             os.replace(name, target)
@@ -117,14 +121,22 @@ def _replace(target: Path, pieces: Iterable[bytes]) -> None:
                 with suppress(OSError):
                     os.unlink(name)
             raise
+        finally:
+            temporary_names.discard(name or "")
 
 
 def _temporary(target: Path) -> tuple[int, str | None]:
     """A new file in the target's folder; without a name where the system can, so that no kill leaves it there."""
     with suppress(AttributeError, OSError):
         return os.open(target.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600), None
-    handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
+    handle, name = tempfile.mkstemp(prefix=_PREFIX, dir=target.parent)
+    temporary_names.add(name)
     return handle, name
+
+
+_PREFIX = ".specdec."
+temporary_names: set[str] = set()
+"""Files that must go when the process is stopped where nothing can be raised."""
 
 
 def _mode(target: Path) -> int:

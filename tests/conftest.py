@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -39,8 +40,11 @@ def specdec(monkeypatch, capfdbinary):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         monkeypatch.setattr(sys, "argv", ["specdec", *map(str, arguments)])
         capfdbinary.readouterr()
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         with pytest.raises(SystemExit) as ended:
             cli.main()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         out, err = capfdbinary.readouterr()
         return Ended(ended.value.code or 0, out, err.decode())
 

@@ -177,7 +177,7 @@ def npz_arrays(rng):
         name = pick(rng, FIELDS)
         array = fields[name]
         edit = rng.integers(6)
-        if edit == 0 and array.size:
+        if edit == 0 and array.size and array.dtype.kind in "iuf":
             array = array.copy()
             array.flat[rng.integers(array.size)] = pick(rng, [0, 1, -1, 2])
         elif edit == 1 and array.size and array.dtype.kind == "f":

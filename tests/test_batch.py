@@ -220,6 +220,21 @@ def test_a_callers_numpy_error_settings_do_not_matter(dtype):
         assert answer(verify(fields, dtype=dtype)) == {"num_accepted": [0], "tokens": [[1, -1]]}
 
 
+def test_negative_draft_or_target_probabilities_of_a_token_are_refused_without_validation_too():
+    fields = changed(draft_probs=[[[-0.25, 1.25]]], target_probs=[[[0.0, 1.0], [1.0, 0.0]]])
+    for dtype in ("float64", "float32"):
+        assert refusal(fields, dtype=dtype, validate=False).where == "draft_probs[0][0][0]"
+
+
+def test_masked_entries_keys_and_narrow_integers_are_told_apart():
+    masked = np.ma.masked_array([[0.5]], mask=[[True]])
+    assert refusal(changed(accept_uniforms=masked)).problem == "has masked entries, expected plain numbers"
+    keys = jax.random.key(0).reshape(1, 1)
+    assert refusal(changed(draft_tokens=keys)).problem.endswith("expected integers")
+    narrow = jnp.asarray([[0]], jnp.int4)
+    assert answer(verify(changed(draft_tokens=narrow))) == {"num_accepted": [0], "tokens": [[1, -1]]}
+
+
 def test_the_kernel_computes_in_no_precision_that_nothing_is_proven_for():
     with pytest.raises(ValueError, match="float64 or float32, not in bfloat16"):
         verify(BASE, dtype="bfloat16")

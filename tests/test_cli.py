@@ -224,6 +224,58 @@ def test_a_device_that_is_not_there_is_named_with_what_is(process, base):
     assert ended.err.startswith("error: JAX could not start 'tpu' (--device); here there is: cpu (1, cpu)\n")
 
 
+@pytest.mark.parametrize("setting", ["JAX_ENABLE_X64=maybe", "JAX_LOGGING_LEVEL=bogus", "JAX_NUM_CPU_DEVICES=x"])
+def test_a_setting_that_jax_refuses_is_named_without_a_traceback(process, base, setting):
+    name, value = setting.split("=")
+    ended = process("run", base, env={**os.environ, name: value})
+    assert (ended.code, ended.out) == (3, b"")
+    assert "Traceback" not in ended.err
+    assert ended.err.startswith("error: JAX could not")
+    assert name in ended.err
+
+
+@pytest.mark.parametrize("setting", ["JAX_DEBUG_NANS", "JAX_DEBUG_INFS", "JAX_ENABLE_X64", "JAX_DISABLE_JIT"])
+def test_settings_of_jax_do_not_change_the_answer(process, setting):
+    padded = to_npz(
+        changed(
+            draft_tokens=[[0, -1]],
+            draft_probs=[[[0.5, 0.5], [float("nan"), float("inf")]]],
+            target_probs=[[[0.25, 0.75], [1.0, 0.0], [float("nan"), float("inf")]]],
+            accept_uniforms=[[0.75, float("nan")]],
+        )
+    )
+    ended = process("run", "-", stdin=padded, env={**os.environ, setting: "1"})
+    assert (ended.code, ended.out, ended.err) == (0, b'{"num_accepted":[0],"tokens":[[1,-1,-1]]}\n', "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
+def test_help_is_printed_in_any_encoding_and_a_full_disk_is_a_sentence(process, arguments):
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ended = process(*arguments, env=ascii_only)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.isascii()
+    command = f"{sys.executable} -m specdec_cli {' '.join(arguments)} > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (3, "error: the output cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2> >(true)", "2>&-"])
+def test_a_lost_stderr_does_not_change_the_exit_code(redirection):
+    command = f"echo '{{}}' | {sys.executable} -m specdec_cli run - {redirection}"
+    assert subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, check=False).returncode == 2
+
+
+def test_an_output_in_a_folder_to_come_or_a_loop_of_links_is_refused(specdec, base, tmp_path):
+    assert specdec("run", base, "-o", f"{tmp_path}/new.json/").code == 2
+    loop = tmp_path / "loop.json"
+    loop.symlink_to(loop)
+    assert specdec("run", base, "-o", loop).code == 3
+    assert loop.is_symlink()
+    long = tmp_path / ("漢" * 82 + ".json")
+    assert specdec("run", base, "-o", long).code == 0
+    assert long.read_bytes() == BASE_ANSWER
+
+
 @pytest.mark.parametrize("platform", ["cuda", "nonsense"])
 def test_a_platform_that_cannot_start_is_two_lines_and_no_traceback(process, base, platform):
     ended = process("run", base, env={**os.environ, "JAX_PLATFORMS": platform})

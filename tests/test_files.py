@@ -81,8 +81,7 @@ REFUSED = {
     "IO-23-b.json": 'accept_uniforms[0][0] is the string "0.75", expected a number',
     "IO-23-c.json": "sample_uniforms[0] is null, expected a number",
     "IO-23-d.json": "target_probs[0][1][0] is true, expected a number",
-    "IO-25.npz": "sample_uniforms has an invalid .npy header: EOF: reading array header, "
-    "expected 4294967280 bytes got 0",
+    "IO-25.npz": "sample_uniforms has an invalid .npy header: 4294967280 bytes long",
     "SD-79.npz": "draft_probs[0][0][0] is NaN, expected a finite probability, 0 or more",
     "SD-82.npz": "target_probs[0][1][0] is NaN, expected a finite probability, 0 or more",
 }
@@ -231,7 +230,10 @@ def with_header(shape="(1, 2, 2)", descr="'<f8'", fortran="False", size=32):
     ("header", "said"),
     [
         ({"shape": "(1, 2, 10**12)"}, "has an invalid .npy header"),
-        ({"shape": "(1, 2, 1000000000000)"}, "claims shape (1, 2, 1000000000000)"),
+        ({"shape": "(1, 2, 1000000000000)"}, "has an invalid .npy header: shape (1, 2, 1000000000000)"),
+        ({"shape": f"({'1, ' * 65})", "size": 8}, "has an invalid .npy header: shape (1, 1, "),
+        ({"shape": "(0, 4611686018427387904)", "size": 0}, "has an invalid .npy header"),
+        ({"shape": "(1, 2, 1000000000)"}, "claims shape (1, 2, 1000000000)"),
         ({"shape": "(1, 2, -2)"}, "has an invalid .npy header"),
         ({"shape": "(1, 2, 3)"}, "claims shape (1, 2, 3) of float64, 48 bytes, but the archive holds 32 for it"),
         ({"shape": "(True, 2, 2)"}, "has an invalid .npy header"),
@@ -254,6 +256,118 @@ def test_a_header_is_not_believed(specdec, header, said, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def archive_with(edit):
+    """A valid archive whose bytes are edited."""
+    data = bytearray(to_npz(BASE))
+    edit(data)
+    return bytes(data)
+
+
+def central_directory(data):
+    return data.rindex(b"PK\x01\x02")
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (
+            lambda d: d.__setitem__(central_directory(d) + 6, 84),
+            "is a damaged or truncated NPZ archive: zip file version",
+        ),
+        (
+            lambda d: d.__setitem__(slice(-6, -2), b"\xff\xff\xff\x00"),
+            "is a damaged NPZ archive, or holds bytes before or after it",
+        ),
+        (
+            lambda d: d.__setitem__(central_directory(d) + 8, 1),
+            "sample_uniforms is encrypted, expected stored or deflated",
+        ),
+        (lambda d: d.__setitem__(central_directory(d) + 10, 14), "sample_uniforms is compressed by method 14"),
+        (
+            lambda d: d.__setitem__(
+                slice(central_directory(d) + 20, central_directory(d) + 28), b"\xff\xff\xff\x7f" * 2
+            ),
+            "sample_uniforms claims shape (1,) of float64, 8 bytes, but the archive holds 2147483519 for it",
+        ),
+        (
+            lambda d: d.__setitem__(slice(0, 0), b"PK\x03\x04 before"),
+            "is a damaged NPZ archive, or holds bytes before or after it",
+        ),
+        (lambda d: d.extend(b"after"), "is a damaged NPZ archive, or holds bytes before or after it"),
+        (lambda d: d.extend(to_npz(BASE)), "is a damaged NPZ archive, or holds bytes before or after it"),
+    ],
+)
+def test_a_damaged_or_padded_archive_is_refused(specdec, tmp_path, edit, said):
+    path = tmp_path / "x.npz"
+    path.write_bytes(archive_with(edit))
+    for shown, ended in (
+        (path, specdec("run", path)),
+        ("standard input", specdec("run", "-", stdin=path.read_bytes())),
+    ):
+        assert (ended.code, ended.out) == (2, b"")
+        assert ended.err.startswith(f"error: {shown}: {said}")
+
+
+def test_a_name_that_is_not_utf8_in_an_archive_is_damage(specdec):
+    def edit(data):
+        at = central_directory(data)
+        data[at + 9] |= 8  # says that the name is UTF-8
+        data[at + 46] = 0xFF
+
+    assert specdec("run", "-", stdin=archive_with(edit)).code == 2
+
+
+def test_shapes_are_refused_before_gigabytes_are_unpacked(specdec):
+    """4 GB of zeros in 4 MB, of the wrong shape."""
+    import resource
+    import zipfile
+
+    fields = {**arrays(BASE), "accept_uniforms": np.zeros((1, 1))}
+    buffer = io.BytesIO(savez({k: v for k, v in fields.items() if k != "target_probs"}))
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 2, 50000000), }".ljust(117) + b"\n"
+    with (
+        zipfile.ZipFile(buffer, "a", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("target_probs.npy", "w") as member,
+    ):
+        member.write(b"\x93NUMPY\x01\x00\x76\x00" + header)
+        for _ in range(100):
+            member.write(bytes(8_000_000))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ended = specdec("run", "-", stdin=buffer.getvalue())
+    assert (ended.code, ended.err.split(":")[2]) == (
+        2,
+        " draft_probs has 2 vocabulary entries, target_probs has 50000000",
+    )
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
+
+
+def test_no_rows_of_very_long_drafts_take_no_memory(specdec):
+    huge = 2**30
+    fields = {
+        "draft_tokens": np.zeros((0, huge), np.int32),
+        "draft_probs": np.zeros((0, huge, 1)),
+        "target_probs": np.zeros((0, huge + 1, 1)),
+        "accept_uniforms": np.zeros((0, huge)),
+        "sample_uniforms": np.zeros(0),
+    }
+    assert specdec("run", "-", stdin=savez(fields)).out == b'{"num_accepted":[],"tokens":[]}\n'
+
+
+def test_many_empty_residuals_are_counted_not_listed(specdec):
+    rows = 30
+    fields = {
+        "draft_tokens": np.full((rows, 1), 2),
+        "draft_probs": np.tile([[[0.5, 0.5, 0.0]]], (rows, 1, 1)),
+        "target_probs": np.tile([[[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]]], (rows, 1, 1)),
+        "accept_uniforms": np.zeros((rows, 1)),
+        "sample_uniforms": np.full(rows, 0.5),
+    }
+    said = specdec("run", "-", stdin=savez(fields)).err.splitlines()
+    assert len(said) == 11
+    assert said[9].startswith("warning: standard input: row 9: empty residual at position 0")
+    assert said[10] == "warning: standard input: empty residuals in 20 more rows"
+
+
 def test_a_torch_file_and_positional_names_are_told_from_an_input(specdec):
     import zipfile
 
@@ -274,6 +388,7 @@ def test_a_torch_file_and_positional_names_are_told_from_an_input(specdec):
     [
         ('{"a": 1, "\\u0061": 2}', 'has the key "a" twice'),
         ('{"id": {"b": 1, "b": 2}}', 'has the key "b" twice'),
+        ('{"\\u001b[31m": 1, "\\u001b[31m": 2}', r'has the key "\u001b[31m" twice'),
         ("[1]", "holds a list, expected an object"),
         ("null", "holds null, expected an object"),
         ("{'a': 1}", "is not valid JSON: unexpected character, expected a string key at column 2"),
@@ -284,8 +399,8 @@ def test_a_torch_file_and_positional_names_are_told_from_an_input(specdec):
         ('{"draft_probs": [[[0.1, .5]]]}', "is not valid JSON: "),
         ('{"draft_tokens": [[0', "is not valid JSON: it ends in the middle (column 21)"),
         ("   \n \t\r\n", "is empty, expected a JSON object"),
-        ('{"draft_tokens": [[0]]} junk', "has text after the JSON document: junk at column 25"),
-        ("\x00\x01\x02\x03 binary", "is neither UTF-8 text nor NPZ: it holds NUL bytes"),
+        ('{"draft_tokens": [[0]]} junk', 'has text after the JSON document: "junk" at column 25'),
+        ("\x00\x01\x02\x03 binary", "is neither UTF-8 text nor NPZ: it starts with a NUL byte"),
         (b'{"id": "\xff"}', "is not UTF-8 text: byte 0xff at offset 8"),
     ],
 )
@@ -311,7 +426,7 @@ def test_a_json_fault_is_placed_and_explained(specdec, text, said):
         ({"draft_tokens": [[0.7]]}, "draft_tokens[0][0] is 0.7, expected a token id, an integer"),
         (
             {"draft_tokens": [[2**63]]},
-            "draft_tokens[0][0] is 9223372036854775808, expected a token id, an integer",
+            "draft_tokens[0][0] is 9223372036854775808, expected a token id of 32 bits",
         ),
         (
             {"accept_uniforms": [["x" * 99]]},

@@ -19,6 +19,7 @@ ORDER = [
     "readers",
     "devices",
     "kernel",
+    "decide",
     "verification",
     "pipeline",
     "writers",

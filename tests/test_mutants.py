@@ -18,7 +18,7 @@ from generate import batch
 from helpers import answer, verify
 
 import specdec_cli
-from specdec_cli import exact, kernel, rounding, verification
+from specdec_cli import decide, exact, kernel, rounding, verification
 from specdec_cli.batch import Reading
 from specdec_cli.errors import InputError
 from specdec_cli.rounding import precision
@@ -49,19 +49,19 @@ KERNEL_MUTANTS = {
 }
 
 HOST_MUTANTS = {
-    "<= for <": (verification, "exactly > 0", "exactly >= 0"),
+    "<= for <": (decide, "exactly > 0", "exactly >= 0"),
     "passes summed after the first failure": (
-        verification,
+        decide,
         "np.cumprod(passes, axis=1, dtype=np.int32)",
         "passes",
     ),
     "margins trusted whatever they are": (
-        verification,
+        decide,
         "sure = np.abs(evidence.accept_margin) > evidence.accept_bound",
         "sure = np.ones_like(evidence.accept_margin, bool)",
     ),
-    "draws trusted whatever their margin": (verification, "draw_sure & (num_accepted", "(num_accepted"),
-    "the draw not redone at another n": (verification, " & (num_accepted == evidence.num_accepted))", ")"),
+    "draws trusted whatever their margin": (decide, "draw_sure & (num_accepted", "(num_accepted"),
+    "the draw not redone at another n": (decide, " & (num_accepted == evidence.num_accepted))", ")"),
     ">= for > in the exact draw": (exact, "bisect_right(cumulative", "bisect_left(cumulative"),
     "no residual in the exact draw": (exact, "map(sub, *rows)", "rows[0]"),
     "the residual's zeros in the exact draw": (
@@ -171,9 +171,9 @@ def test_a_mistake_above_the_kernel_is_seen(name, monkeypatch):
         kernel_copy.accept_bound, kernel_copy.draw_bound = copy.accept_bound, copy.draw_bound
         monkeypatch.setattr(verification, "kernel", kernel_copy)
     elif module is exact:
-        monkeypatch.setattr(verification, "exact", copy)
+        monkeypatch.setattr(decide, "exact", copy)
     else:
-        monkeypatch.setattr("helpers.verify_batch", copy.verify_batch)
+        monkeypatch.setattr(verification, "decide", copy.decide)
     try:
         right = answers_are_right()
     except (AssertionError, InputError, IndexError):

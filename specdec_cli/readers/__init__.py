@@ -36,6 +36,7 @@ _OTHER_FORMATS = {
         "is a single .npy array, expected an NPZ archive of five",
         "save all five together: numpy.savez(FILE, draft_tokens=…, draft_probs=…, …)",
     ),
+    b"\xff\xfe\0\0": ("is UTF-32 text, expected UTF-8", "iconv -f UTF-32 -t UTF-8 FILE | specdec run -"),
     b"\xff\xfe": ("is UTF-16 text, expected UTF-8", "iconv -f UTF-16 -t UTF-8 FILE | specdec run -"),
     b"\xfe\xff": ("is UTF-16 text, expected UTF-8", "iconv -f UTF-16 -t UTF-8 FILE | specdec run -"),
     b"\x80\x02": (
@@ -100,7 +101,7 @@ def documents(name: str) -> Iterator[Document]:
     Raises:
       InputError: the input as a whole cannot be read; with its name.
     """
-    source = "standard input" if name == STDIN else name
+    source = "standard input" if name == STDIN else name or "''"
     try:
         with _opened(name) as stream:
             start = _start_of(stream)
@@ -177,6 +178,8 @@ def _seekable(stream: BinaryIO, start: bytes) -> BinaryIO:
 
 
 def _refuse_other_formats(start: bytes) -> None:
+    if start.startswith(b"\0"):  # /dev/zero, for one, has no end to look for
+        raise InputError("is neither UTF-8 text nor NPZ: it starts with a NUL byte", "numpy.savez writes NPZ")
     if not start:
         raise InputError("is empty, expected JSON or NPZ", "was the file written to its end?")
     for magic, (problem, hint) in _OTHER_FORMATS.items():

@@ -55,7 +55,7 @@ def parse_error(data: bytes, error: orjson.JSONDecodeError) -> InputError:
         )
     if "after document" in error.msg or "trailing" in error.msg:
         return InputError(
-            f"has text after the JSON document: {shown} at {place}",
+            f"has text after the JSON document: {quoted(shown)} at {place}",
             "several documents are written as JSON Lines, each on a line of its own: jq -c . FILE",
         )
     if at >= len(data.rstrip()):
@@ -73,6 +73,12 @@ def parse_error(data: bytes, error: orjson.JSONDecodeError) -> InputError:
         hint = "an input is nested four levels deep"
     where = f", in {field}{''.join(f'[{i}]' for i in index)}" if field and not hint.startswith("an input") else ""
     return InputError(f"is not valid JSON: {error.msg} at {place}{where}", hint)
+
+
+def quoted(text: str) -> str:
+    """A string from the input as JSON writes it: shortened, and harmless to a terminal."""
+    shown = text if len(text) <= 20 else text[:20] + "…"
+    return orjson.dumps(shown).decode().replace("\x7f", "\\u007f")
 
 
 def _byte_offset(data: bytes, position: int) -> int:

@@ -17,7 +17,7 @@ import orjson
 
 from specdec_cli.batch import AXES, axes_text
 from specdec_cli.errors import InputError
-from specdec_cli.readers.json_faults import parse_error
+from specdec_cli.readers.json_faults import parse_error, quoted
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 BLANKS = b" \t\r\n"
@@ -87,7 +87,7 @@ def _refuse_duplicate_keys(data: bytes, document: dict[str, Any]) -> None:
             key = orjson.loads(token)
             if key in keys_of_open[-1]:
                 raise InputError(
-                    f"has the key {_name_of(key)[11:]} twice",
+                    f"has the key {quoted(key)} twice",
                     "which of the two is meant would be a guess: keep one",
                 )
             keys_of_open[-1].add(key)
@@ -196,6 +196,8 @@ def _bad_leaf(field: str, leaf: Any, index: tuple[int, ...], whole: bool) -> NoR
     hint = ""
     if whole and isinstance(leaf, float):
         hint = "token ids are written without a decimal point and fit in 32 bits"
+    elif whole and type(leaf) is int:
+        expected = "a token id of 32 bits"
     elif leaf is None:
         hint = "null is what some encoders write for NaN"
     raise InputError(f"is {_name_of(leaf)}, expected {expected}", hint, field=field, index=index)
@@ -208,8 +210,7 @@ def _unravel(flat: int, shape: list[int]) -> tuple[int, ...]:
 def _name_of(value: Any) -> str:
     """`the string "0.75"`, `null`, `a list`, `0.5`."""
     if isinstance(value, str):
-        shown = value if len(value) <= 20 else value[:20] + "…"
-        return f'the string "{shown}"'
+        return f"the string {quoted(value)}"
     if isinstance(value, bool):
         return "true" if value else "false"
     return _TYPE_NAMES.get(type(value)) or repr(value)

@@ -7,28 +7,38 @@ and bfloat16, which NumPy stores as the anonymous two-byte type `V2`, is given i
 
 from __future__ import annotations
 
+import io
 import math
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 from numpy.lib import format as npy
 
-from specdec_cli.batch import AXES
+from specdec_cli.batch import AXES, check_structure
 from specdec_cli.errors import InputError
 
 _SUFFIX = ".npy"
-_READ_HEADER = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+# .npy version → bytes of the header's length, parser of length and header
+_PARSERS = {(1, 0): (2, npy.read_array_header_1_0), (2, 0): (4, npy.read_array_header_2_0)}
+_LONGEST_HEADER = 10_000
+_DEFLATE_LIMIT = 1100
+"""Deflate packs no more than 1032 to 1."""
+_END_RECORD = 22
 _COPY_AGAIN = "was it copied or written to its end? `unzip -t FILE` checks it"
 
 
 def read_fields(stream: BinaryIO) -> dict[str, Any]:
     """Read the five arrays of an archive.
+
+    Types and shapes are checked from the headers before any data are read, so that a few bytes cannot unpack to
+    gigabytes for nothing.
 
     Args:
       stream: seekable, at the archive's start.
@@ -41,8 +51,25 @@ def read_fields(stream: BinaryIO) -> dict[str, Any]:
       InputError: without the input's name, which is not known here.
     """
     with _damage("is a damaged or truncated NPZ archive"), zipfile.ZipFile(stream) as archive:
+        _refuse_bytes_around(archive, stream)
+        members = _members(archive)
+        headers = {name: _read_header(archive, name, info) for name, info in members.items()}
+        if len(headers) == len(AXES):
+            # Arrays of the right type and shape that take no memory.
+            check_structure(
+                {n: np.broadcast_to(np.zeros((), _real(h.dtype)), h.shape) for n, h in headers.items()}
+            )
         others = dict.fromkeys(info.filename.removesuffix(_SUFFIX) for info in archive.infolist())
-        return others | {name: _read_member(archive, name, info) for name, info in _members(archive).items()}
+        return others | {name: _read_data(archive, name, members[name], headers[name]) for name in members}
+
+
+@dataclass(frozen=True)
+class _Header:
+    shape: tuple[int, ...]
+    fortran_order: bool
+    dtype: np.dtype[Any]
+    length: int
+    """Bytes before the data."""
 
 
 @contextmanager
@@ -56,10 +83,9 @@ def _damage(problem: str, field: str | None = None) -> Iterator[None]:
         yield
     except (InputError, MemoryError):
         raise
-    except (NotImplementedError, RuntimeError) as error:  # a compression that is not known, or encryption
-        raise InputError(f"cannot be unpacked: {error}", "numpy.savez writes what can", field=field) from None
     except Exception as error:
-        raise InputError(f"{problem}: {error or type(error).__name__}", _COPY_AGAIN, field=field) from None
+        said = (str(error) or type(error).__name__)[:200]
+        raise InputError(f"{problem}: {said}", _COPY_AGAIN, field=field) from None
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -82,43 +108,80 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     return {name: members[name] for name in AXES if name in members}
 
 
-def _read_member(archive: zipfile.ZipFile, field: str, info: zipfile.ZipInfo) -> np.ndarray:
+def _refuse_bytes_around(archive: zipfile.ZipFile, stream: BinaryIO) -> None:
+    """Refuse what zipfile passes over: bytes before the first member, another archive say, or after the end."""
+    first = min((info.header_offset for info in archive.infolist()), default=0)
+    stream.seek(-_END_RECORD - len(archive.comment), io.SEEK_END)
+    if first or not stream.read(4) == b"PK\5\6":
+        raise InputError("is a damaged NPZ archive, or holds bytes before or after it", _COPY_AGAIN)
+
+
+def _read_header(archive: zipfile.ZipFile, field: str, info: zipfile.ZipInfo) -> _Header:
+    """A member's header, and whether the archive can hold what it claims."""
+    if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        how = "encrypted" if info.flag_bits & 1 else f"compressed by method {info.compress_type}"
+        raise InputError(f"is {how}, expected stored or deflated", "numpy.savez writes it", field=field)
     with _damage("is damaged", field), archive.open(info) as member:
-        shape, fortran_order, dtype = _header(field, member)
-        held = info.file_size - member.tell()
-        claimed = math.prod(shape) * dtype.itemsize
+        header = _parse_header(field, member)
+        held = info.file_size - header.length
+        claimed = math.prod(header.shape) * header.dtype.itemsize
         if claimed != held:
             raise InputError(
-                f"claims shape {shape} of {dtype}, {claimed} bytes, but the archive holds {held} for it",
+                f"claims shape {header.shape} of {header.dtype}, {claimed} bytes, "
+                f"but the archive holds {held} for it",
                 _COPY_AGAIN,
                 field=field,
             )
-        data = member.read(held)
+    possible = info.compress_size * (_DEFLATE_LIMIT if info.compress_type == zipfile.ZIP_DEFLATED else 1)
+    if info.file_size > possible or info.compress_size > _size(archive):
+        raise InputError(f"claims {info.file_size} bytes, more than the file holds", _COPY_AGAIN, field=field)
+    return header
+
+
+def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """NumPy stores bfloat16 as the anonymous two-byte type."""
+    return np.dtype(ml_dtypes.bfloat16) if dtype == np.dtype("V2") else dtype
+
+
+def _size(archive: zipfile.ZipFile) -> int:
+    assert archive.fp is not None
+    return archive.fp.seek(0, io.SEEK_END)
+
+
+def _read_data(archive: zipfile.ZipFile, field: str, info: zipfile.ZipInfo, header: _Header) -> np.ndarray:
+    with _damage("is damaged", field), archive.open(info) as member:
+        member.read(header.length)
+        data = member.read(info.file_size - header.length)
         end = member.read(1)  # reaching the end is what makes zipfile check the CRC
-    if len(data) != held or end:
-        raise InputError(f"is damaged: {len(data)} bytes of {held}", _COPY_AGAIN, field=field)
-    if dtype == np.dtype("V2"):
-        dtype = np.dtype(ml_dtypes.bfloat16)
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran_order else "C")
+    if len(data) != info.file_size - header.length or end:
+        raise InputError(f"is damaged: {len(data)} bytes of {info.file_size}", _COPY_AGAIN, field=field)
+    return np.frombuffer(data, _real(header.dtype)).reshape(
+        header.shape, order="F" if header.fortran_order else "C"
+    )
 
 
-def _header(field: str, member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _parse_header(field: str, member: IO[bytes]) -> _Header:
     """Shape, order and type as the header gives them; the types that are never read are refused."""
     try:
         version = npy.read_magic(member)
-        if version not in _READ_HEADER:
+        if version not in _PARSERS:
             raise ValueError(f"version {version[0]}.{version[1]}, expected 1.0 or 2.0")
+        size, parse = _PARSERS[version]
+        length = member.read(size)
+        if int.from_bytes(length, "little") > _LONGEST_HEADER:
+            raise ValueError(f"{int.from_bytes(length, 'little')} bytes long")
+        text = member.read(int.from_bytes(length, "little"))
         with warnings.catch_warnings(
             action="ignore"
         ):  # of headers that Python 2 wrote, which are read all the same
-            shape, fortran_order, dtype = _READ_HEADER[version](member)
-        if not all(type(length) is int and length >= 0 for length in shape):
+            shape, fortran_order, dtype = parse(io.BytesIO(length + text))
+        if not all(type(axis) is int and 0 <= axis < 2**31 for axis in shape) or len(shape) > 32:
             raise ValueError(f"shape {shape}")
     except (zipfile.BadZipFile, zlib.error, EOFError):
         raise  # the data are damaged, not the header
     except Exception as error:  # NumPy evaluates the header as a Python literal, which fails in many ways
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"has an invalid .npy header: {text}", _COPY_AGAIN, field=field) from None
+        said = (str(error) or type(error).__name__).splitlines()[0][:100]
+        raise InputError(f"has an invalid .npy header: {said}", _COPY_AGAIN, field=field) from None
     if dtype.hasobject:
         raise InputError(
             "is an object array, expected numbers",
@@ -132,4 +195,4 @@ def _header(field: str, member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dt
             "NumPy stores types that it does not know (float8, int4) as bytes: convert to float32 before saving",
             field=field,
         )
-    return shape, fortran_order, dtype
+    return _Header(shape, fortran_order, dtype, 8 + size + len(text))

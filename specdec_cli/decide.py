@@ -1,0 +1,207 @@
+"""The kernel's evidence → the answer: what floats decided surely is kept, the rest is decided exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specdec_cli import exact
+from specdec_cli.batch import PAD, Batch
+from specdec_cli.errors import InputError
+from specdec_cli.validate import entries_at, entry_at
+
+if TYPE_CHECKING:
+    from specdec_cli.kernel import Evidence
+
+
+@dataclass(frozen=True, eq=False)
+class Verification:
+    """The answer for a batch, and the evidence for it. NumPy arrays; B rows, G draft positions.
+
+    Evidence is what the decisions were made with; none of it needs to be computed again to explain them.
+    Positions from n + 1 on (and past a shorter draft) took no part: their `passed` is False.
+    """
+
+    num_accepted: np.ndarray
+    """int32 (B,): n, in 0..L."""
+    tokens: np.ndarray
+    """int32 (B, G + 1): the n accepted tokens, y, then `PAD`."""
+    draft_lengths: np.ndarray
+    """intp (B,): L."""
+    passed: np.ndarray
+    """bool (B, G): the draft token was tested and accepted."""
+    draft_token_probs: np.ndarray
+    """float64 (B, G): q_i(x_i)."""
+    target_token_probs: np.ndarray
+    """float64 (B, G): p_i(x_i)."""
+    accept_margin: np.ndarray
+    """float64 (B, G): p − u·q, rounded (which can make it 0: whether it is positive is what `passed` says)."""
+    accept_exact: np.ndarray
+    """bool (B, G): the accept decision was too close for the kernel's floats, and was made exactly."""
+    mass: np.ndarray
+    """float64 (B,): T, the sum of the residual, or of p at the bonus position."""
+    threshold: np.ndarray
+    """float64 (B,): s·T."""
+    below: np.ndarray
+    """float64 (B,): the cumulative before y; before rounding, at most the threshold."""
+    through: np.ndarray
+    """float64 (B,): the cumulative through y; before rounding, above the threshold."""
+    draw_exact: np.ndarray
+    """bool (B,): y was drawn in exact arithmetic."""
+    empty_residual: np.ndarray
+    """bool (B,): a rejection left no residual, and y comes from p_n."""
+
+
+def decide(batch: Batch, evidence: Evidence) -> Verification:
+    """Take the kernel's decisions where their margins exceed their bounds, and make the others exactly.
+
+    Args:
+      batch: what was verified.
+      evidence: the kernel's, as NumPy arrays.
+
+    Returns:
+      The answer that exact arithmetic gives.
+
+    Raises:
+      InputError: a row that needs a closer look holds something else than probabilities.
+    """
+    rows, positions, _ = batch.shape
+    lengths = batch.draft_lengths
+    drafted = np.arange(positions) < lengths[:, None]
+    with np.errstate(all="ignore"):
+        margin = np.array(evidence.accept_margin, np.float64)
+        sure = np.abs(evidence.accept_margin) > evidence.accept_bound  # written so that NaN is not sure
+        # Without validation there may be negative entries: where they show, the exact path refuses them.
+        sure &= (evidence.draft_token_probs >= 0) & (evidence.target_token_probs >= 0)
+        draw_sure = np.minimum(
+            evidence.through - evidence.threshold, evidence.threshold - evidence.below
+        ) > np.abs(evidence.draw_bound)
+
+    passes = drafted & (margin > 0)
+    accept_exact = np.zeros_like(drafted)
+    # Doubt about a position matters only when no earlier one has surely failed.
+    failed = drafted & sure & ~passes
+    reached: np.ndarray = np.cumsum(failed, axis=1) - failed == 0
+    doubtful = drafted & ~sure & reached
+    for row in np.flatnonzero(doubtful.any(axis=1)).tolist():
+        for position in np.flatnonzero(doubtful[row]).tolist():
+            exactly = _accept_exactly(batch, row, position)
+            accept_exact[row, position] = True
+            margin[row, position] = exact.to_float(exactly)
+            passes[row, position] = exactly > 0
+            if exactly <= 0:
+                break
+    num_accepted = np.cumprod(passes, axis=1, dtype=np.int32).sum(axis=1, dtype=np.int32)
+
+    token = evidence.token.copy()
+    draws = [
+        np.array(field, np.float64)
+        for field in (evidence.mass, evidence.threshold, evidence.below, evidence.through)
+    ]
+    empty = np.zeros(rows, bool)
+    draw_exact = ~(draw_sure & (num_accepted == evidence.num_accepted))
+    for row in np.flatnonzero(draw_exact).tolist():
+        drawn = _draw_exactly(batch, row, int(num_accepted[row]))
+        token[row], empty[row] = drawn.token, drawn.empty_residual
+        for field, number in zip(draws, (drawn.mass, drawn.threshold, drawn.below, drawn.through), strict=True):
+            field[row] = number
+
+    kept = np.arange(positions) < num_accepted[:, None]
+    tokens = np.full((rows, positions + 1), PAD, np.int32)
+    tokens[:, :positions][kept] = batch.draft_tokens[kept]
+    tokens[np.arange(rows), num_accepted] = token
+    mass, threshold, below, through = draws
+    return Verification(
+        num_accepted=num_accepted,
+        tokens=tokens,
+        draft_lengths=lengths,
+        passed=kept,
+        draft_token_probs=_token_probs(batch, "draft_probs", evidence.draft_token_probs),
+        target_token_probs=_token_probs(batch, "target_probs", evidence.target_token_probs),
+        accept_margin=margin,
+        accept_exact=accept_exact,
+        mass=mass,
+        threshold=threshold,
+        below=below,
+        through=through,
+        draw_exact=draw_exact,
+        empty_residual=empty,
+    )
+
+
+def _token_probs(batch: Batch, field: str, gathered: Any) -> np.ndarray:
+    """The probabilities of the draft tokens (B, G), from the input itself where the device got it rounded."""
+    given = getattr(batch, field)
+    if given.dtype == gathered.dtype:
+        return np.asarray(gathered, np.float64)
+    rows, positions = np.indices(batch.draft_tokens.shape)
+    drafted = batch.draft_tokens != PAD
+    picked = np.asarray(given)[rows, positions, np.where(drafted, batch.draft_tokens, 0)]
+    return np.where(drafted, picked, 0.0)
+
+
+def _accept_exactly(batch: Batch, row: int, position: int) -> Fraction:
+    """The margin p − u·q at one position."""
+    index = (row, position, int(batch.draft_tokens[row, position]))
+    return exact.accept_margin(
+        float(batch.accept_uniforms[row, position]),
+        entry_at(batch, "draft_probs", index),
+        entry_at(batch, "target_probs", index),
+        batch.reading,
+    )
+
+
+def _draw_exactly(batch: Batch, row: int, position: int) -> exact.Draw:
+    """The correction token at a position, or the bonus token when the position is the draft's length."""
+    p = entries_at(batch, "target_probs", row, position)
+    is_bonus = position == batch.draft_lengths[row]
+    q = None if is_bonus else entries_at(batch, "draft_probs", row, position)
+    drawn = exact.draw(p, q, float(batch.sample_uniforms[row]), batch.reading)
+    if drawn is None:
+        raise InputError(
+            "is all zeros, so there is no token to draw",
+            "a distribution sums to 1",
+            source=batch.source,
+            field="target_probs",
+            index=(row, position),
+        )
+    return drawn
+
+
+def no_rows(batch: Batch) -> Verification:
+    """The answer for B = 0, where G and V may be any numbers and nothing is computed."""
+    place, row = np.zeros((0, batch.shape[1])), np.zeros(0)
+    return Verification(
+        num_accepted=row.astype(np.int32),
+        tokens=np.zeros((0, batch.shape[1] + 1), np.int32),
+        draft_lengths=row.astype(np.intp),
+        passed=place.astype(bool),
+        draft_token_probs=place,
+        target_token_probs=place,
+        accept_margin=place,
+        accept_exact=place.astype(bool),
+        mass=row,
+        threshold=row,
+        below=row,
+        through=row,
+        draw_exact=row.astype(bool),
+        empty_residual=row.astype(bool),
+    )
+
+
+MOST_TEXTS = 10
+
+
+def empty_residual_texts(verification: Verification) -> list[str]:
+    """A sentence for each row whose correction token could not come from the residual; of many, the first ten."""
+    rows = np.flatnonzero(verification.empty_residual)
+    texts = [
+        f"row {row}: empty residual at position {n}: the draft token was rejected, yet target_probs[{row}][{n}] "
+        f"exceeds draft_probs[{row}][{n}] nowhere; the token was drawn from target_probs[{row}][{n}]"
+        for row, n in zip(rows[:MOST_TEXTS].tolist(), verification.num_accepted[rows].tolist(), strict=False)
+    ]
+    more = len(rows) - len(texts)
+    return [*texts, f"empty residuals in {more} more rows"] if more else texts

@@ -1,0 +1,119 @@
+"""What surrounds a command: its streams, its signals and its exit code."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn
+
+from specdec_cli.errors import EnvironmentFault, ExitCode, SpecdecError, fault_of
+
+
+def prepare_process() -> None:
+    """Set up what holds for the whole process."""
+    if "JAX_LOGGING_LEVEL" not in os.environ:
+        # JAX warns about a GPU whose plugin is not installed, and falls back. Where an answer is computed does
+        # not change it, so that is no news; --device gpu says what is missing.
+        logging.getLogger("jax._src.xla_bridge").setLevel(logging.ERROR)
+    signal.signal(signal.SIGINT, lambda *_: _stop(ExitCode.INTERRUPTED))
+    signal.signal(signal.SIGTERM, lambda *_: _stop(ExitCode.TERMINATED))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace" if stream is sys.stderr else "replace")
+
+
+@contextmanager
+def loading_jax() -> Iterator[None]:
+    """JAX reads its settings from the environment when it is imported, and raises what it finds wrong."""
+    try:
+        yield
+    except Exception as error:
+        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        variables = ", ".join(name for name in os.environ if name.startswith(("JAX_", "XLA_"))) or "none is set"
+        raise EnvironmentFault(
+            f"JAX could not be loaded: {said}", f"its settings come from variables: {variables}"
+        ) from None
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Turn every fault that a user can act on into a sentence on stderr and an exit code."""
+    try:
+        yield
+    except SpecdecError as error:
+        _fail(error)
+    except Exception as error:
+        known = fault_of(error)
+        if known is None:
+            raise
+        _fail(known)
+
+
+def _fail(error: SpecdecError) -> NoReturn:
+    say(error.block())
+    sys.exit(error.exit_code)
+
+
+def say(text: str) -> None:
+    """Write a line on stderr, file names in it byte for byte as they were given."""
+    if sys.stderr is None:  # the caller closed it
+        return
+    encoding = sys.stderr.encoding or "utf-8"
+    try:
+        data = text.encode(encoding, "surrogateescape")
+    except UnicodeEncodeError:
+        data = text.encode(encoding, "backslashreplace")
+    with suppress(OSError):  # nobody listens; the exit code still tells
+        sys.stderr.flush()
+        sys.stderr.buffer.write(data + b"\n")
+        sys.stderr.buffer.flush()
+
+
+def write_stdout(data: bytes) -> None:
+    """Write a piece of the output, and not return before it is out.
+
+    Raises:
+      EnvironmentFault: it cannot be written.
+      SystemExit: the reader has gone.
+    """
+    if sys.stdout is None:  # the caller closed it: specdec … >&-
+        raise EnvironmentFault("standard output is closed", "-o FILE writes a file")
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        _discard_stdout()
+        if isinstance(error, BrokenPipeError):  # the reader has gone, as `head` does: stop quietly
+            sys.exit(ExitCode.CLOSED_PIPE)
+        raise EnvironmentFault(f"standard output cannot be written: {error.strerror}") from None
+
+
+def _discard_stdout() -> None:
+    """Lead stdout nowhere, or the flush at exit would fail again."""
+    with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def _stop(code: ExitCode) -> NoReturn:
+    """End at once: an exception raised in the middle of JAX's own code can end in a crash."""
+    writers = sys.modules.get("specdec_cli.writers")
+    for name in list(writers.temporary_names) if writers else []:
+        with suppress(OSError):
+            os.unlink(name)
+    os._exit(code)
+
+
+@contextmanager
+def reporting_what_typer_writes() -> Iterator[None]:
+    """The same for what Typer itself writes: help and version, to a full disk or a closed pipe."""
+    try:
+        yield
+    except OSError as error:
+        say(f"error: the output cannot be written: {error.strerror}")
+        _discard_stdout()
+        sys.exit(ExitCode.ENVIRONMENT)
