@@ -180,6 +180,32 @@ def test_a_name_that_is_not_utf8_is_read_and_recorded(tmp_path):  # CL-11
     assert done.stderr.startswith(b"error: " + path + b": line 2: is missing draft_tokens, ")
 
 
+def test_a_disk_that_fills_up_leaves_the_output_as_it_was(tmp_path):  # CL-08
+    out = tmp_path / "out.json"
+    out.write_bytes(b"precious")
+    command = f"ulimit -f 0; {sys.executable} -m specdec_cli run '{FILES / 'IO-00.json'}' -o '{out}'"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"error: {out} cannot be written: File too large\n"
+    assert out.read_bytes() == b"precious"
+    assert [p.name for p in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_the_kernel_itself_reads_some_entry_for_an_id_out_of_range():  # JX-03
+    """The checks are made before it is called; past them it neither crashes nor leaves the vocabulary."""
+    import jax
+
+    from specdec_cli import kernel
+    from specdec_cli.rounding import precision
+
+    how = precision("float64", decimal=False, input_bits=64)
+    for token in (2, 10**6):
+        fields = arrays(changed(draft_tokens=np.array([[token]], np.int32)))
+        with jax.enable_x64(True):
+            got = kernel.verify_rows(**fields, how=how, one_by_one=True)
+        assert 0 <= int(got.token[0]) < 2
+
+
 # NPZ: what the contract accepts and refuses beyond the cases above
 
 
