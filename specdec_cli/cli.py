@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import enum
 import os
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +24,9 @@ from specdec_cli.terminal import (
     say,
     write_stdout,
 )
+
+if TYPE_CHECKING:
+    from specdec_cli.pipeline import Outcome
 
 app = typer.Typer(
     name="specdec",
@@ -39,6 +44,16 @@ class Device(enum.StrEnum):
     CPU = "cpu"
     GPU = "gpu"
     TPU = "tpu"
+
+
+class Format(enum.StrEnum):
+    """What an explanation is written as."""
+
+    TEXT = "text"
+    JSON = "json"
+    HTML = "html"
+    SVG = "svg"
+    MARKDOWN = "markdown"
 
 
 def _print_version(wanted: bool) -> None:
@@ -62,31 +77,37 @@ def specdec(
     """
 
 
+Input = Annotated[str, typer.Argument(metavar="INPUT", help="JSON, JSON Lines or NPZ; - is standard input.")]
+Validate = Annotated[
+    bool,
+    typer.Option(
+        "--validate/--no-validate", help="Check that the probabilities are finite, not negative, sum to 1."
+    ),
+]
+SumTolerance = Annotated[
+    str | None,
+    typer.Option(metavar="X", help="Accept sums closer to 1 than X. (default: 0.001, or 0.01 for 16-bit floats)"),
+]
+OnDevice = Annotated[
+    Device | None, typer.Option("--device", help="Where to compute. (default: JAX's default device)")
+]
+
+
 @app.command(epilog="Examples: `specdec run samples/one_row.json`, `jq .step dump.json | specdec run -`")
 def run(
-    input: Annotated[str, typer.Argument(metavar="INPUT", help="JSON, JSON Lines or NPZ; - is standard input.")],
+    input: Input,
     output: Annotated[
         str | None,
         typer.Option(
             "-o", "--output", metavar="FILE", help="Write to FILE (.json, .jsonl, .npz) instead of stdout."
         ),
     ] = None,
-    validate: Annotated[
-        bool,
-        typer.Option(
-            "--validate/--no-validate",
-            help="Check that the probabilities are finite, not negative, sum to 1.",
-        ),
-    ] = True,
-    sum_tolerance: Annotated[
-        str | None,
-        typer.Option(
-            metavar="X", help="Accept sums closer to 1 than X. (default: 0.001, or 0.01 for 16-bit floats)"
-        ),
-    ] = None,
-    device: Annotated[
-        Device | None, typer.Option(help="Where to compute. (default: JAX's default device)")
-    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say why on stderr, as `specdec explain` does.")
+    ] = False,
+    validate: Validate = True,
+    sum_tolerance: SumTolerance = None,
+    device: OnDevice = None,
 ) -> None:
     """Verify the drafts of one input: how many tokens are accepted, and which tokens the step emits.
 
@@ -97,23 +118,18 @@ def run(
     bonus token, then -1.
     """
     with reporting():
-        tolerance = _tolerance(sum_tolerance)
-        suffix = _suffix(output)
+        suffix = _suffix(output, {".json", ".jsonl", ".npz"}, ".jsonl")
         _refuse_overwriting(input, output)
+        results = _verified(input, validate, sum_tolerance, device)
 
-        with loading_jax():
-            from specdec_cli import writers
-            from specdec_cli.pipeline import outcomes
-
-        results = outcomes(input, validate=validate, sum_tolerance=tolerance, device=device and device.value)
-        failed = False
+        from specdec_cli import writers
+        from specdec_cli.explain import data, forms, names
 
         def pieces() -> Iterator[bytes]:
-            nonlocal failed
             for outcome in results:
-                failed |= outcome.error is not None
-                for words in outcome.words():
-                    say(words)
+                if explain and outcome.batch is not None and outcome.verification is not None:
+                    said = data.explain(outcome.batch, outcome.verification, line=outcome.line)
+                    say(forms.for_stream(said, names.no_names, sys.stderr))
                 piece = writers.encode(outcome, suffix)
                 if piece is not None:
                     yield piece
@@ -124,8 +140,107 @@ def run(
         else:
             several = suffix == ".jsonl"
             writers.write_file(output, pieces() if several else writers.only_one(pieces(), output))
-        if failed:
+        results.end()
+
+
+@app.command(
+    epilog="Examples: `specdec explain samples/one_row.json`, `specdec explain dump.npz --row 3 -o why.html`"
+)
+def explain(
+    input: Input,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write to FILE (.txt, .json, .html, .svg, .md), in that format."
+        ),
+    ] = None,
+    format: Annotated[
+        Format | None, typer.Option("--format", help="The form of the explanation. (default: text)")
+    ] = None,
+    row: Annotated[list[int] | None, typer.Option(metavar="N", help="Explain row N; may be repeated.")] = None,
+    rows: Annotated[
+        str | None, typer.Option(metavar="A:B", help="Explain rows A to B - 1. (default: the first five)")
+    ] = None,
+    top: Annotated[int, typer.Option(metavar="K", min=0, help="List the K likeliest candidates of a draw.")] = 6,
+    tokens: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help='Show texts of tokens: a JSON list, {"text": id}, or a tokenizer.json.'),
+    ] = None,
+    validate: Validate = True,
+    sum_tolerance: SumTolerance = None,
+    device: OnDevice = None,
+) -> None:
+    """Show why: every accept test, the draw of the last token, and the numbers that decided them.
+
+    Takes what `specdec run` takes, and always agrees with it.
+    """
+    with reporting():
+        suffix = _suffix(output, {".txt", ".json", ".jsonl", ".html", ".svg", ".md"}, ".txt")
+        _refuse_overwriting(input, output)
+        span = _span(rows)
+        results = _verified(input, validate, sum_tolerance, device)
+
+        from specdec_cli import writers
+        from specdec_cli.explain import data, forms, names
+
+        texts = names.no_names if tokens is None else names.read_names(tokens)
+        form = format.value if format else forms.SUFFIXES[suffix]
+        explanations = (
+            data.explain(
+                outcome.batch, outcome.verification, rows=row or (), span=span, top=top, line=outcome.line
+            )
+            for outcome in results
+            if outcome.batch is not None and outcome.verification is not None
+        )
+        if output is not None:
+            found = list(explanations)
+            if found:
+                writers.write_file(output, [forms.render(found, texts, form).encode()])
+        elif form == "text":
+            for explanation in explanations:
+                write_stdout(forms.for_stream(explanation, texts, sys.stdout).encode(errors="replace"))
+        else:
+            for part in forms.parts(explanations, texts, form):
+                write_stdout(part.encode())
+        results.end()
+
+
+class _Verified:
+    """Outcomes of an input, their words for people said as they come, and the exit code at the end."""
+
+    def __init__(self, outcomes: Iterator[Outcome]) -> None:
+        self._outcomes = outcomes
+        self._failed = False
+
+    def __iter__(self) -> Iterator[Outcome]:
+        for outcome in self._outcomes:
+            self._failed |= outcome.error is not None
+            for words in outcome.words():
+                say(words)
+            yield outcome
+
+    def end(self) -> None:
+        if self._failed:
             raise typer.Exit(ExitCode.INPUT)
+
+
+def _verified(input: str, validate: bool, sum_tolerance: str | None, device: Device | None) -> _Verified:
+    tolerance = _tolerance(sum_tolerance)
+    with loading_jax():
+        from specdec_cli.pipeline import outcomes
+    platform = device and device.value
+    return _Verified(outcomes(input, validate=validate, sum_tolerance=tolerance, device=platform))
+
+
+def _span(text: str | None) -> slice | None:
+    """`3:8` as Python reads it; `3` is one row."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,9})?:(\d{1,9})?", text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not of the form A:B, as in 3:8", param_hint="--rows")
+    start, stop = (int(part) if part else None for part in match.groups())
+    return slice(start, stop)
 
 
 def _tolerance(text: str | None) -> Fraction | None:
@@ -147,13 +262,18 @@ def _refuse_overwriting(input: str, output: str | None) -> None:
             raise typer.BadParameter(f"{output!r} is the input, which would be lost", param_hint="--output")
 
 
-def _suffix(output: str | None) -> str:
-    if output is not None and output.endswith(os.sep):
+def _suffix(output: str | None, known: set[str], default: str) -> str:
+    """The suffix of an output file, which says its format."""
+    if output is None:
+        return default
+    suffix = PurePath(output).suffix.lower()
+    if output.endswith(os.sep):
         raise typer.BadParameter(f"{output!r} names a folder, expected a file", param_hint="--output")
-    suffix = ".jsonl" if output is None else PurePath(output).suffix.lower()
-    if suffix not in (".json", ".jsonl", ".npz"):
+    if suffix not in known:
+        *others, last = sorted(known)
         raise typer.BadParameter(
-            f"{output!r} ends in none of .json, .jsonl and .npz, which say how to write it", param_hint="--output"
+            f"{output!r} ends in none of {', '.join(others)} and {last}, which say how to write it",
+            param_hint="--output",
         )
     return suffix
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from specdec_cli.batch import Batch
 from specdec_cli.decide import Verification, empty_residual_texts
 from specdec_cli.errors import InputError
 from specdec_cli.readers import Document, documents
@@ -22,6 +23,13 @@ class Outcome:
     error: InputError | None
     document: Document | None
     """Where it came from; None when the input could not be read at all."""
+    batch: Batch | None = None
+    """What was verified."""
+
+    @property
+    def line(self) -> int | None:
+        """Its line, where the input is JSON Lines."""
+        return self.document.line if self.document is not None and self.in_lines else None
 
     @property
     def in_lines(self) -> bool:
@@ -63,13 +71,12 @@ def outcomes(
     try:
         for document in documents(name):
             try:
-                verification = verify_batch(
-                    document.batch(), validate=validate, sum_tolerance=sum_tolerance, device=device
-                )
+                batch = document.batch()
+                verification = verify_batch(batch, validate=validate, sum_tolerance=sum_tolerance, device=device)
             except InputError as error:
                 line = document.line if document.in_lines() else None
                 yield Outcome(name, None, error.named(document.source, line), document)
             else:
-                yield Outcome(name, verification, None, document)
+                yield Outcome(name, verification, None, document, batch)
     except InputError as error:
         yield Outcome(name, None, error, None)

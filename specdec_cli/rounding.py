@@ -150,3 +150,33 @@ def draw_bound(mass: Any, weight: Any, vocabulary: int, how: Precision) -> Any:
     absolute = 8 * how.smallest_normal * (vocabulary + 1)
     bound = relative * mass + absolute * (1 + mass)
     return bound + 3 * how.reading_error * weight if how.reading_error else bound
+
+
+def near_tie_accept(margin: Any, uq: Any, p: Any) -> Any:
+    """Whether a float32 engine may decide an accept test otherwise: closer than float32 rounding.
+
+    The model: u, p and q are each rounded to float32, and so is the product or quotient, four half-ulps of the
+    larger side, |p − u·q| ≤ 4·2^-24·max(p, u·q).
+
+    Args:
+      margin: p − u·q, any shape.
+      uq: u·q, the same shape.
+      p: the same shape.
+    """
+    larger = (uq + p + abs(uq - p)) / 2
+    return abs(margin) <= 4 * 2.0**-24 * larger
+
+
+def near_tie_draw(distance: Any, mass: Any, vocabulary: int) -> Any:
+    """Whether a float32 engine may draw a neighbour: s is closer to a boundary than float32 rounding.
+
+    The model: a cumulative sum by halves in float32, as good implementations have it (a running sum is worse),
+    errs by at most ⌈log2 V⌉ units (Higham, 2nd edition, section 4.2); rounding of the entries, of s and of s·T
+    adds four.
+
+    Args:
+      distance: from s·T to the nearer end of the drawn token's stretch, any shape.
+      mass: T, the same shape.
+      vocabulary: V.
+    """
+    return distance <= 2.0**-24 * (math.ceil(math.log2(max(vocabulary, 1))) + 4) * mass

@@ -1,0 +1,309 @@
+"""Batch and Verification → `Explanation`: every number that an explanation shows, and nothing of how it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from specdec_cli.batch import Batch
+from specdec_cli.decide import Verification
+from specdec_cli.errors import InputError
+from specdec_cli.rounding import near_tie_accept, near_tie_draw
+
+ACCEPTED, REJECTED, NOT_TESTED, PADDING = "accepted", "rejected", "not tested", "padding"
+CORRECTION, BONUS = "correction", "bonus"
+
+FIRST_ROWS = 5
+"""Rows that are explained when none are chosen."""
+TOP = 6
+"""Candidates of a draw that are listed."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """One draft position of a row."""
+
+    position: int
+    token: int
+    verdict: str
+    """`accepted`, `rejected`, `not tested` (after the first failure) or `padding` (of a shorter draft)."""
+    p: float
+    q: float
+    ratio: float
+    """p/q; infinity for q = 0 < p, and 0 for p = 0."""
+    u: float
+    margin: float
+    """p/q − u: how much larger u could have been (or, when negative, by how much it was too large)."""
+    near_tie: bool
+    """A float32 computation of the test need not come out the same."""
+    exact: bool
+    """Floats did not suffice, and it was decided in exact arithmetic."""
+    overlap: float
+    """Σ min(p, q) over the vocabulary: the chance that a token drawn from q is accepted here."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that could be drawn, or all the others summed (`token` is None)."""
+
+    token: int | None
+    count: int
+    p: float
+    q: float
+    residual: float
+    share: float
+    """r(v), the residual divided by its mass."""
+    start: float | None
+    end: float | None
+    """The stretch of [0, 1) that draws it: start ≤ s < end."""
+    drawn: bool
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The last token of a row."""
+
+    kind: str
+    """`correction` or `bonus`."""
+    position: int
+    token: int
+    s: float
+    mass: float
+    empty_residual: bool
+    near_tie: bool
+    exact: bool
+    candidates: list[Candidate]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the batch."""
+
+    row: int
+    num_accepted: int
+    tokens: list[int]
+    tests: list[Test]
+    draw: Draw
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The whole batch in a few numbers, under vLLM's names."""
+
+    rows: int
+    drafted: int
+    accepted: int
+    mean_acceptance_length: float
+    """1 + accepted/rows: tokens emitted a step."""
+    draft_acceptance_rate: float
+    """accepted/drafted, of all draft tokens, tested or not."""
+    accepted_lengths: list[int]
+    """How many rows accepted 0, 1, … G tokens."""
+    near_ties: int
+    """Rows with a decision closer than float32 rounding."""
+    decided_exactly: int
+    empty_residuals: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A batch explained: the summary, and the rows that were chosen."""
+
+    source: str | None
+    line: int | None
+    summary: Summary
+    rows: list[Row]
+
+
+def explain(
+    batch: Batch,
+    verification: Verification,
+    *,
+    rows: Iterable[int] = (),
+    span: slice | None = None,
+    top: int = TOP,
+    line: int | None = None,
+) -> Explanation:
+    """Gather what explains a batch.
+
+    Args:
+      batch: the input.
+      verification: its answer and evidence.
+      rows: which rows, in this order.
+      span: more rows; without either, the first `FIRST_ROWS`.
+      top: how many of the likeliest candidates of a draw to list. The drawn token and its neighbours always are.
+      line: the input's line in JSON Lines.
+
+    Raises:
+      InputError: a row is not there.
+    """
+    count = batch.shape[0]
+    chosen = [*rows, *(range(count)[span] if span else ())]
+    if not chosen and span is None:
+        chosen = list(range(min(count, FIRST_ROWS)))
+    for row in chosen:
+        if not 0 <= row < count:
+            raise InputError(f"has no row {row}: it has {count}, numbered from 0", source=batch.source, line=line)
+    accept_ties, draw_ties = _near_ties(batch, verification)
+    return Explanation(
+        source=batch.source,
+        line=line,
+        summary=_summary(batch, verification, accept_ties, draw_ties),
+        rows=[_row(batch, verification, row, accept_ties[row], bool(draw_ties[row]), top) for row in chosen],
+    )
+
+
+def _near_ties(batch: Batch, verification: Verification) -> tuple[np.ndarray, np.ndarray]:
+    """bool (B, G) and (B,): decisions that were made, and closer than float32 rounding."""
+    positions = np.arange(batch.shape[1])
+    tested = (positions <= verification.num_accepted[:, None]) & (positions < verification.draft_lengths[:, None])
+    p, q = verification.target_token_probs, verification.draft_token_probs
+    accepts = tested & near_tie_accept(verification.accept_margin, batch.accept_uniforms * q, p)
+    to_below = verification.threshold - verification.below
+    to_through = verification.through - verification.threshold
+    return accepts, near_tie_draw(np.minimum(to_below, to_through), verification.mass, batch.shape[2])
+
+
+def _summary(batch: Batch, verification: Verification, accepts: np.ndarray, draws: np.ndarray) -> Summary:
+    rows, positions, _ = batch.shape
+    accepted, drafted = int(verification.num_accepted.sum()), int(verification.draft_lengths.sum())
+    return Summary(
+        rows=rows,
+        drafted=drafted,
+        accepted=accepted,
+        mean_acceptance_length=1 + accepted / rows if rows else 0.0,
+        draft_acceptance_rate=accepted / drafted if drafted else 0.0,
+        accepted_lengths=np.bincount(verification.num_accepted, minlength=positions + 1).tolist() if rows else [],
+        near_ties=int((accepts.any(axis=1) | draws).sum()),
+        decided_exactly=int((verification.accept_exact.any(axis=1) | verification.draw_exact).sum()),
+        empty_residuals=int(verification.empty_residual.sum()),
+    )
+
+
+def _row(
+    batch: Batch, verification: Verification, row: int, accept_ties: np.ndarray, draw_tie: bool, top: int
+) -> Row:
+    length = int(verification.draft_lengths[row])
+    accepted = int(verification.num_accepted[row])
+    tests = []
+    for position in range(batch.shape[1]):
+        verdict = (
+            PADDING
+            if position >= length
+            else ACCEPTED
+            if verification.passed[row, position]
+            else REJECTED
+            if position == accepted
+            else NOT_TESTED
+        )
+        tests.append(_test(batch, verification, row, position, verdict, bool(accept_ties[position])))
+    return Row(
+        row=row,
+        num_accepted=accepted,
+        tokens=[int(token) for token in verification.tokens[row, : accepted + 1]],
+        tests=tests,
+        draw=_draw(batch, verification, row, draw_tie, top),
+    )
+
+
+def _test(batch: Batch, verification: Verification, row: int, position: int, verdict: str, near_tie: bool) -> Test:
+    p = float(verification.target_token_probs[row, position])
+    q = float(verification.draft_token_probs[row, position])
+    read = verdict != PADDING
+    overlap = 0.0
+    if read:
+        overlap = float(
+            np.minimum(
+                _entries(batch.target_probs, row, position), _entries(batch.draft_probs, row, position)
+            ).sum()
+        )
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = float(np.float64(p) / q) if p > 0 else 0.0
+        margin = float(np.float64(verification.accept_margin[row, position]) / q) if q > 0 else ratio
+    return Test(
+        position=position,
+        token=int(batch.draft_tokens[row, position]),
+        verdict=verdict,
+        p=p,
+        q=q,
+        ratio=ratio,
+        u=float(batch.accept_uniforms[row, position]),
+        margin=margin if read else 0.0,
+        near_tie=near_tie,
+        exact=bool(verification.accept_exact[row, position]),
+        overlap=overlap,
+    )
+
+
+def _draw(batch: Batch, verification: Verification, row: int, near_tie: bool, top: int) -> Draw:
+    position = int(verification.num_accepted[row])
+    is_bonus = position == verification.draft_lengths[row]
+    token = int(verification.tokens[row, position])
+    empty = bool(verification.empty_residual[row])
+    p = _entries(batch.target_probs, row, position)
+    q = np.zeros_like(p) if is_bonus else _entries(batch.draft_probs, row, position)
+    weights = p if is_bonus or empty else np.maximum(p - q, 0)
+    return Draw(
+        kind=BONUS if is_bonus else CORRECTION,
+        position=position,
+        token=token,
+        s=float(batch.sample_uniforms[row]),
+        mass=float(verification.mass[row]),
+        empty_residual=empty,
+        near_tie=near_tie,
+        exact=bool(verification.draw_exact[row]),
+        candidates=_candidates(p, q, weights, token, top, verification, row),
+    )
+
+
+def _candidates(
+    p: np.ndarray,
+    q: np.ndarray,
+    weights: np.ndarray,
+    token: int,
+    top: int,
+    verification: Verification,
+    row: int,
+) -> list[Candidate]:
+    """The likeliest, the drawn one and its neighbours, by token; and what is left, summed."""
+    mass = float(verification.mass[row])
+    if not 0 < mass < np.inf:  # beyond the range of a double: there is nothing to show but the token
+        mass = float(weights.sum()) or 1.0
+    cumulative = np.cumsum(weights)
+    possible = np.flatnonzero(weights > 0)
+    at = int(np.searchsorted(possible, token))
+    neighbours = possible[max(at - 1, 0) : at + 2]
+    likeliest = possible
+    if len(possible) > top:
+        likeliest = (
+            possible[np.argpartition(weights[possible], len(possible) - top)[-top:]] if top else possible[:0]
+        )
+    listed = sorted({*neighbours.tolist(), *likeliest.tolist(), token})
+
+    def candidate(v: int) -> Candidate:
+        start, end = float(cumulative[v - 1]) if v else 0.0, float(cumulative[v])
+        if v == token:  # as it was decided
+            start, end = float(verification.below[row]), float(verification.through[row])
+        weight = float(weights[v])
+        return Candidate(
+            v, 1, float(p[v]), float(q[v]), weight, weight / mass, start / mass, min(end / mass, 1.0), v == token
+        )
+
+    found = [candidate(v) for v in listed]
+    others = len(possible) - len(np.intersect1d(possible, listed))
+    if others:
+        rest = np.delete(np.arange(len(p)), listed)
+        left = float(weights[rest].sum())
+        found.append(
+            Candidate(
+                None, others, float(p[rest].sum()), float(q[rest].sum()), left, left / mass, None, None, False
+            )
+        )
+    return found
+
+
+def _entries(probs: Any, row: int, position: int) -> np.ndarray:
+    return np.asarray(probs[row, position]).astype(np.float64)
