@@ -20,6 +20,7 @@ ORDER = [
     "devices",
     "kernel",
     "decide",
+    "explain",
     "verification",
     "pipeline",
     "writers",
@@ -66,10 +67,10 @@ def importers(library):
     ("library", "allowed"),
     [
         ("jax", {"kernel", "verification", "devices"}),
-        ("rich", set()),
+        ("rich", {"explain"}),
         ("typer", {"cli"}),
         ("click", set()),
-        ("orjson", {"readers", "writers"}),
+        ("orjson", {"readers", "writers", "explain"}),
     ],
 )
 def test_a_library_is_imported_only_where_it_belongs(library, allowed):
