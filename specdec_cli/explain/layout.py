@@ -234,5 +234,10 @@ def _table(markdown: bool, *headers: str) -> Table:
 
 def _bar(share: float, width: int = BAR) -> ProgressBar:
     return ProgressBar(
-        total=1.0, completed=min(share, 1.0), width=width, complete_style="cyan", finished_style="cyan"
+        total=1.0,
+        completed=min(share, 1.0),
+        width=width,
+        style="dim",
+        complete_style="cyan",
+        finished_style="cyan",
     )
