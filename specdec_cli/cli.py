@@ -123,13 +123,11 @@ def run(
         results = _verified(input, validate, sum_tolerance, device)
 
         from specdec_cli import writers
-        from specdec_cli.explain import data, forms, names
 
         def pieces() -> Iterator[bytes]:
             for outcome in results:
-                if explain and outcome.batch is not None and outcome.verification is not None:
-                    said = data.explain(outcome.batch, outcome.verification, line=outcome.line)
-                    say(forms.for_stream(said, names.no_names, sys.stderr))
+                if explain:
+                    _say_why(outcome)
                 piece = writers.encode(outcome, suffix)
                 if piece is not None:
                     yield piece
@@ -205,6 +203,14 @@ def explain(
         results.end()
 
 
+def _say_why(outcome: Outcome) -> None:
+    from specdec_cli.explain import data, forms, names
+
+    if outcome.batch is not None and outcome.verification is not None:
+        explanation = data.explain(outcome.batch, outcome.verification, line=outcome.line)
+        say(forms.for_stream(explanation, names.no_names, sys.stderr))
+
+
 class _Verified:
     """Outcomes of an input, their words for people said as they come, and the exit code at the end."""
 
@@ -233,7 +239,7 @@ def _verified(input: str, validate: bool, sum_tolerance: str | None, device: Dev
 
 
 def _span(text: str | None) -> slice | None:
-    """`3:8` as Python reads it; `3` is one row."""
+    """`3:8` as Python reads it: rows 3 to 7."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d{1,9})?:(\d{1,9})?", text)

@@ -42,6 +42,8 @@ SOURCES = {
     "IO-22": "https://github.com/numpy/numpy/issues/23479",
     "IO-23": "https://github.com/frictionlessdata/tableschema-py/pull/216",
     "IO-25": "https://github.com/llohse/libnpy/issues/44",
+    "CL-04": "https://github.com/pallets/click/issues/625",
+    "CL-13": "https://github.com/joemc3/smart-abstract-resizer/issues/39",
     "CL-07": "https://github.com/BrianPugh/cyclopts/pull/448",
     "CL-08": "https://github.com/knostic/OpenAnt/pull/96",
     "CL-11": "https://github.com/chardet/chardet/issues/278",
@@ -540,6 +542,25 @@ def test_lines_go_to_a_jsonl_file_and_not_to_a_json_file(specdec, tmp_path):
             f"error: there are several results, and {tmp_path / name} holds one\n hint: -o FILE"
         )
         assert not (tmp_path / name).exists()
+
+
+def test_a_reader_that_stops_early_ends_it_quietly(tmp_path):  # CL-04
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(LINE * 2000)
+    for unbuffered in ("", "1"):
+        command = f"'{sys.executable}' -m specdec_cli run '{path}' | head -1; exit ${{PIPESTATUS[0]}}"
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(
+            ["bash", "-c", command], capture_output=True, timeout=120, check=False, env=environment
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (141, BASE_ANSWER, b"")
+
+
+def test_no_input_or_a_folder_is_not_success(specdec, tmp_path):  # CL-13
+    for arguments in ([], [tmp_path], [tmp_path / "*.json"]):
+        ended = specdec("run", *arguments)
+        assert (ended.code, ended.out) == (2, b"")
+        assert ended.err
 
 
 @pytest.fixture
