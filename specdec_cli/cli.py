@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_cli import __version__
-from specdec_cli.errors import ExitCode
+from specdec_cli.errors import ExitCode, InputError
 from specdec_cli.terminal import (
     loading_jax,
     prepare_process,
@@ -95,13 +95,22 @@ OnDevice = Annotated[
 
 @app.command(epilog="Examples: `specdec run samples/one_row.json`, `jq .step dump.json | specdec run -`")
 def run(
-    input: Input,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT", help="JSON, JSON Lines or NPZ files, folders of them; - is standard input."
+        ),
+    ],
     output: Annotated[
         str | None,
         typer.Option(
             "-o", "--output", metavar="FILE", help="Write to FILE (.json, .jsonl, .npz) instead of stdout."
         ),
     ] = None,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", help="Look in the folders below a folder too.")
+    ] = False,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first input that fails.")] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say why on stderr, as `specdec explain` does.")
     ] = False,
@@ -109,18 +118,18 @@ def run(
     sum_tolerance: SumTolerance = None,
     device: OnDevice = None,
 ) -> None:
-    """Verify the drafts of one input: how many tokens are accepted, and which tokens the step emits.
+    """Verify drafts: how many tokens are accepted, and which tokens the step emits.
 
-    The input holds five arrays (B rows, G draft positions, V vocabulary entries): `draft_tokens` (B, G),
+    An input holds five arrays (B rows, G draft positions, V vocabulary entries): `draft_tokens` (B, G),
     `draft_probs` (B, G, V), `target_probs` (B, G+1, V), `accept_uniforms` (B, G), `sample_uniforms` (B,).
 
     Prints `{"num_accepted":[…],"tokens":[[…]]}`: for each row the accepted draft tokens, the correction or
-    bonus token, then -1.
+    bonus token, then -1. Of several inputs, or a folder, a line each, with its name under `input`; one that
+    fails leaves an `error` in its place, and the rest go on.
     """
     with reporting():
         suffix = _suffix(output, {".json", ".jsonl", ".npz"}, ".jsonl")
-        _refuse_overwriting(input, output)
-        results = _verified(input, validate, sum_tolerance, device)
+        results = _verified(inputs, output, validate, sum_tolerance, device, recursive, fail_fast)
 
         from specdec_cli import writers
 
@@ -174,9 +183,8 @@ def explain(
     """
     with reporting():
         suffix = _suffix(output, {".txt", ".json", ".jsonl", ".html", ".svg", ".md"}, ".txt")
-        _refuse_overwriting(input, output)
         span = _span(rows)
-        results = _verified(input, validate, sum_tolerance, device)
+        results = _verified([input], output, validate, sum_tolerance, device)
 
         from specdec_cli import writers
         from specdec_cli.explain import data, forms, names
@@ -212,30 +220,52 @@ def _say_why(outcome: Outcome) -> None:
 
 
 class _Verified:
-    """Outcomes of an input, their words for people said as they come, and the exit code at the end."""
+    """Outcomes, their words for people said as they come, and the exit code at the end."""
 
-    def __init__(self, outcomes: Iterator[Outcome]) -> None:
+    def __init__(self, outcomes: Iterator[Outcome], several: bool, fail_fast: bool) -> None:
         self._outcomes = outcomes
-        self._failed = False
+        self._several = several
+        self._fail_fast = fail_fast
+        self._done = self._failed = 0
 
     def __iter__(self) -> Iterator[Outcome]:
         for outcome in self._outcomes:
-            self._failed |= outcome.error is not None
             for words in outcome.words():
                 say(words)
             yield outcome
+            if outcome.error is None:
+                self._done += 1
+                continue
+            self._failed += 1
+            if self._fail_fast:
+                return
 
     def end(self) -> None:
+        if self._failed and self._several:
+            stopped = ", stopped at the first failure" if self._fail_fast else ""
+            say(f"{self._done} done, {self._failed} failed{stopped}")
         if self._failed:
             raise typer.Exit(ExitCode.INPUT)
 
 
-def _verified(input: str, validate: bool, sum_tolerance: str | None, device: Device | None) -> _Verified:
+def _verified(
+    names: list[str],
+    output: str | None,
+    validate: bool,
+    sum_tolerance: str | None,
+    device: Device | None,
+    recursive: bool = False,
+    fail_fast: bool = False,
+) -> _Verified:
     tolerance = _tolerance(sum_tolerance)
     with loading_jax():
-        from specdec_cli.pipeline import outcomes
+        from specdec_cli.pipeline import find_inputs, outcomes
+    inputs, several = find_inputs(names, recursive=recursive)
+    for name in inputs:
+        _refuse_overwriting(name, output)
     platform = device and device.value
-    return _Verified(outcomes(input, validate=validate, sum_tolerance=tolerance, device=platform))
+    found = outcomes(inputs, several=several, validate=validate, sum_tolerance=tolerance, device=platform)
+    return _Verified(found, several, fail_fast)
 
 
 def _span(text: str | None) -> slice | None:
@@ -262,9 +292,9 @@ def _tolerance(text: str | None) -> Fraction | None:
     return Fraction(repr(number))
 
 
-def _refuse_overwriting(input: str, output: str | None) -> None:
+def _refuse_overwriting(input: str | InputError, output: str | None) -> None:
     with suppress(OSError, ValueError):
-        if output is not None and os.path.samefile(input, output):
+        if output is not None and isinstance(input, str) and os.path.samefile(input, output):
             raise typer.BadParameter(f"{output!r} is the input, which would be lost", param_hint="--output")
 
 

@@ -1,8 +1,9 @@
-"""An input → outcomes, in order. Knows no flags and prints nothing."""
+"""Inputs → outcomes, in order. Knows no flags and prints nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -25,6 +26,8 @@ class Outcome:
     """Where it came from; None when the input could not be read at all."""
     batch: Batch | None = None
     """What was verified."""
+    several: bool = False
+    """One of several inputs, so that what stands for it bears its name."""
 
     @property
     def line(self) -> int | None:
@@ -33,8 +36,13 @@ class Outcome:
 
     @property
     def in_lines(self) -> bool:
-        """Whether the input is JSON Lines, so that a record stands for a failure and the rest go on."""
+        """Whether the input is JSON Lines."""
         return self.document is not None and self.document.in_lines()
+
+    @property
+    def recorded(self) -> bool:
+        """Whether a failure leaves a record in its place, because others follow."""
+        return self.several or self.in_lines
 
     def words(self) -> list[str]:
         """What a person should be told: the error, or a warning for each row with an empty residual."""
@@ -47,17 +55,55 @@ class Outcome:
         return [f"warning: {self.document.source}: {line}{text}" for text in texts]
 
 
+PATTERNS = (".json", ".jsonl", ".npz")
+"""What is taken from a folder."""
+
+
+def find_inputs(names: Sequence[str], *, recursive: bool = False) -> tuple[list[str | InputError], bool]:
+    """Put the files of a folder in its place.
+
+    Args:
+      names: paths, and `-` for standard input.
+      recursive: look in the folders below as well.
+
+    Returns:
+      The inputs in the order given, those of a folder sorted by name, and an error in the place of a folder that
+      has none; and whether they count as several, as more than one name and any folder do.
+    """
+    found: list[str | InputError] = []
+    for name in names:
+        if not os.path.isdir(name):
+            found.append(name)
+            continue
+        files = sorted(_files(name, recursive))
+        found.extend(files)
+        if not files:
+            hint = "" if recursive else "--recursive looks in the folders below it too"
+            found.append(InputError("holds no .json, .jsonl or .npz file", hint, source=name))
+    return found, len(names) > 1 or any(map(os.path.isdir, names))
+
+
+def _files(folder: str, recursive: bool) -> Iterator[str]:
+    for path, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")] if recursive else []
+        for name in names:
+            if name.endswith(PATTERNS) and not name.startswith("."):
+                yield os.path.join(path, name)
+
+
 def outcomes(
-    name: str,
+    names: Iterable[str | InputError],
     *,
+    several: bool = False,
     validate: bool = True,
     sum_tolerance: Fraction | None = None,
     device: str | None = None,
 ) -> Iterator[Outcome]:
-    """Verify every step of an input, one at a time.
+    """Verify every step of every input, one at a time. A failure is an outcome, and the rest go on.
 
     Args:
-      name: a path, or `-` for standard input.
+      names: paths, `-` for standard input, or what is already known to be wrong with an input.
+      several: they are more than one.
       validate: as in `verify_batch`.
       sum_tolerance: as in `verify_batch`.
       device: as in `verify_batch`.
@@ -68,15 +114,22 @@ def outcomes(
     Raises:
       EnvironmentFault: this machine cannot do it.
     """
-    try:
-        for document in documents(name):
-            try:
-                batch = document.batch()
-                verification = verify_batch(batch, validate=validate, sum_tolerance=sum_tolerance, device=device)
-            except InputError as error:
-                line = document.line if document.in_lines() else None
-                yield Outcome(name, None, error.named(document.source, line), document)
-            else:
-                yield Outcome(name, verification, None, document, batch)
-    except InputError as error:
-        yield Outcome(name, None, error, None)
+    for name in names:
+        if isinstance(name, InputError):
+            yield Outcome(name.source or "", None, name, None, several=several)
+            continue
+        try:
+            for document in documents(name):
+                try:
+                    batch = document.batch()
+                    verification = verify_batch(
+                        batch, validate=validate, sum_tolerance=sum_tolerance, device=device
+                    )
+                except InputError as error:
+                    line = document.line if document.in_lines() else None
+                    error.named(document.source, line)
+                    yield Outcome(name, None, error, document, several=several)
+                else:
+                    yield Outcome(name, verification, None, document, batch, several)
+        except InputError as error:
+            yield Outcome(name, None, error, None, several=several)

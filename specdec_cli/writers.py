@@ -46,13 +46,16 @@ def encode(outcome: Outcome, suffix: str) -> bytes | None:
       outcome: a result, or an error.
       suffix: one of `FORMATS`.
     """
-    if outcome.verification is not None:
-        return FORMATS[suffix](outcome.verification)
-    if outcome.error is None or not outcome.in_lines or suffix == ".npz":
-        return None
     # A file name need not be text, JSON must: bytes that are not UTF-8 become \\xff.
-    name = os.fsencode(outcome.name).decode("utf-8", "backslashreplace")
-    return orjson.dumps({"input": name, "error": outcome.error.record()}, option=_JSON_LINE)
+    named = {"input": os.fsencode(outcome.name).decode("utf-8", "backslashreplace")}
+    if outcome.verification is not None:
+        if not outcome.several or suffix == ".npz":
+            return FORMATS[suffix](outcome.verification)
+        line = {} if outcome.line is None else {"line": outcome.line}
+        return orjson.dumps({**named, **line, **_answer(outcome.verification)}, option=_JSON_LINE)
+    if outcome.error is None or not outcome.recorded or suffix == ".npz":
+        return None
+    return orjson.dumps({**named, "error": outcome.error.record()}, option=_JSON_LINE)
 
 
 def only_one(pieces: Iterable[bytes], path: str) -> Iterator[bytes]:

@@ -175,7 +175,7 @@ def test_ctrl_c_exits_with_130_and_no_traceback(tmp_path):
     ("name", "said"),
     [
         ("missing.json", "missing.json: cannot be read: No such file or directory"),
-        (".", ".: cannot be read: Is a directory"),
+        ("", "'': cannot be read: No such file or directory"),
         ("[/red]\x1b[1m.json", "[/red]\x1b[1m.json: cannot be read: No such file or directory"),
     ],
 )

