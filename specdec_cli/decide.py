@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -72,7 +72,6 @@ def decide(batch: Batch, evidence: Evidence) -> Verification:
     lengths = batch.draft_lengths
     drafted = np.arange(positions) < lengths[:, None]
     with np.errstate(all="ignore"):
-        margin = np.array(evidence.accept_margin, np.float64)
         sure = np.abs(evidence.accept_margin) > evidence.accept_bound  # written so that NaN is not sure
         # Without validation there may be negative entries: where they show, the exact path refuses them.
         sure &= (evidence.draft_token_probs >= 0) & (evidence.target_token_probs >= 0)
@@ -80,7 +79,11 @@ def decide(batch: Batch, evidence: Evidence) -> Verification:
             evidence.through - evidence.threshold, evidence.threshold - evidence.below
         ) > np.abs(evidence.draw_bound)
 
-    passes = drafted & (margin > 0)
+        # What is shown is computed here: how a device rounds and fuses is no one's business.
+        q, p = _token_probs(batch, "draft_probs", evidence), _token_probs(batch, "target_probs", evidence)
+        margin = p - batch.accept_uniforms * q
+
+    passes = drafted & (evidence.accept_margin > 0)
     accept_exact = np.zeros_like(drafted)
     # Doubt about a position matters only when no earlier one has surely failed.
     failed = drafted & sure & ~passes
@@ -119,8 +122,8 @@ def decide(batch: Batch, evidence: Evidence) -> Verification:
         tokens=tokens,
         draft_lengths=lengths,
         passed=kept,
-        draft_token_probs=_token_probs(batch, "draft_probs", evidence.draft_token_probs),
-        target_token_probs=_token_probs(batch, "target_probs", evidence.target_token_probs),
+        draft_token_probs=q,
+        target_token_probs=p,
         accept_margin=margin,
         accept_exact=accept_exact,
         mass=mass,
@@ -132,9 +135,10 @@ def decide(batch: Batch, evidence: Evidence) -> Verification:
     )
 
 
-def _token_probs(batch: Batch, field: str, gathered: Any) -> np.ndarray:
+def _token_probs(batch: Batch, field: str, evidence: Evidence) -> np.ndarray:
     """The probabilities of the draft tokens (B, G), from the input itself where the device got it rounded."""
     given = getattr(batch, field)
+    gathered = evidence.draft_token_probs if field == "draft_probs" else evidence.target_token_probs
     if given.dtype == gathered.dtype:
         return np.asarray(gathered, np.float64)
     rows, positions = np.indices(batch.draft_tokens.shape)
