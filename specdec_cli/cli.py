@@ -168,7 +168,14 @@ def explain(
     rows: Annotated[
         str | None, typer.Option(metavar="A:B", help="Explain rows A to B - 1. (default: the first five)")
     ] = None,
-    top: Annotated[int, typer.Option(metavar="K", min=0, help="List the K likeliest candidates of a draw.")] = 6,
+    top: Annotated[
+        int,
+        typer.Option(
+            metavar="K",
+            min=0,
+            help="List the K likeliest candidates of a draw, beside the drawn token and its neighbours.",
+        ),
+    ] = 6,
     tokens: Annotated[
         str | None,
         typer.Option(metavar="FILE", help='Show texts of tokens: a JSON list, {"text": id}, or a tokenizer.json.'),
@@ -191,22 +198,32 @@ def explain(
 
         texts = names.no_names if tokens is None else names.read_names(tokens)
         form = format.value if format else forms.SUFFIXES[suffix]
-        explanations = (
-            data.explain(
-                outcome.batch, outcome.verification, rows=row or (), span=span, top=top, line=outcome.line
-            )
-            for outcome in results
-            if outcome.batch is not None and outcome.verification is not None
-        )
+
+        def explanations() -> Iterator[data.Explanation]:
+            for outcome in results:
+                if outcome.batch is not None and outcome.verification is not None:
+                    try:
+                        yield data.explain(
+                            outcome.batch,
+                            outcome.verification,
+                            rows=row or (),
+                            span=span,
+                            top=top,
+                            line=outcome.line,
+                        )
+                    except InputError as error:  # no such row; another step may have it
+                        results.fail(error)
+
         if output is not None:
-            found = list(explanations)
-            if found:
-                writers.write_file(output, [forms.render(found, texts, form).encode()])
+            parts = forms.parts(explanations(), texts, form)
+            pieces = (part.encode() for part in parts)
+            writers.write_file(output, pieces if suffix != ".json" else writers.only_one(pieces, output))
         elif form == "text":
-            for explanation in explanations:
-                write_stdout(forms.for_stream(explanation, texts, sys.stdout).encode(errors="replace"))
+            for count, explanation in enumerate(explanations()):
+                text = forms.for_stream(explanation, texts, sys.stdout)
+                write_stdout(("\n" * bool(count) + text).encode(errors="replace"))
         else:
-            for part in forms.parts(explanations, texts, form):
+            for part in forms.parts(explanations(), texts, form):
                 write_stdout(part.encode())
         results.end()
 
@@ -239,6 +256,10 @@ class _Verified:
             self._failed += 1
             if self._fail_fast:
                 return
+
+    def fail(self, error: InputError) -> None:
+        say(error.block())
+        self._failed += 1
 
     def end(self) -> None:
         if self._failed and self._several:

@@ -156,7 +156,8 @@ def near_tie_accept(margin: Any, uq: Any, p: Any) -> Any:
     """Whether a float32 engine may decide an accept test otherwise: closer than float32 rounding.
 
     The model: u, p and q are each rounded to float32, and so is the product or quotient, four half-ulps of the
-    larger side, |p − u·q| ≤ 4·2^-24·max(p, u·q).
+    larger side, |p − u·q| ≤ 4·2^-24·max(p, u·q) + 2^-126, below which float32 may flush. With p = 0 every
+    precision rejects.
 
     Args:
       margin: p − u·q, any shape.
@@ -164,19 +165,18 @@ def near_tie_accept(margin: Any, uq: Any, p: Any) -> Any:
       p: the same shape.
     """
     larger = (uq + p + abs(uq - p)) / 2
-    return abs(margin) <= 4 * 2.0**-24 * larger
+    return (p > 0) & (abs(margin) <= 4 * 2.0**-24 * larger + 2.0**-126)
 
 
 def near_tie_draw(distance: Any, mass: Any, vocabulary: int) -> Any:
     """Whether a float32 engine may draw a neighbour: s is closer to a boundary than float32 rounding.
 
-    The model: a cumulative sum by halves in float32, as good implementations have it (a running sum is worse),
-    errs by at most ⌈log2 V⌉ units (Higham, 2nd edition, section 4.2); rounding of the entries, of s and of s·T
-    adds four.
+    The model: a running sum in float32, whose roundings add up like a random walk to about √V/6 units at the
+    end (measured against NumPy's cumsum at V = 32,000 and 128,256); rounding of entries, s and s·T adds four.
 
     Args:
       distance: from s·T to the nearer end of the drawn token's stretch, any shape.
       mass: T, the same shape.
       vocabulary: V.
     """
-    return distance <= 2.0**-24 * (math.ceil(math.log2(max(vocabulary, 1))) + 4) * mass
+    return distance <= 2.0**-24 * (math.sqrt(vocabulary) / 6 + 4) * mass

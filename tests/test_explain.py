@@ -156,7 +156,11 @@ def test_rows_are_chosen_and_the_others_counted(specdec):
     assert shown("--row", "7", "--row", "2")[0] == [7, 2]
     assert shown("--rows", "3:5")[0] == [3, 4]
     assert shown("--rows", "7:")[0] == [7, 8]
-    assert shown("--rows", "9:")[0] == []
+    assert shown("--row", "1", "--row", "1")[0] == [1]
+    assert "8 more rows not shown" in shown("--row", "1", "--row", "1")[1]
+    nothing = specdec("explain", "-", "--rows", "9:", stdin=to_npz(fields))
+    assert (nothing.code, nothing.out) == (2, b"")
+    assert nothing.err == "error: standard input: has no rows 9:: it has 9, numbered from 0\n"
     missing = specdec("explain", "-", "--row", "9", stdin=to_npz(fields))
     assert (missing.code, missing.out) == (2, b"")
     assert missing.err == "error: standard input: has no row 9: it has 9, numbered from 0\n"
@@ -292,6 +296,85 @@ def test_a_file_that_is_no_vocabulary_is_refused(specdec, tmp_path, content):
     ended = specdec("explain", "samples/one_row.json", "--tokens", path)
     assert (ended.code, ended.out) == (2, b"")
     assert ended.err.startswith(f"error: {path}: is not ")
+
+
+def test_texts_with_brackets_bars_and_quotes_are_shown_as_they_are(specdec, tmp_path):
+    path = tmp_path / "vocabulary.json"
+    path.write_text(json.dumps(["[/INST]", "[red]", "a|b", ':smile: "\\n']))
+    text = specdec("explain", "samples/one_row.json", "--tokens", path).out.decode()
+    assert '0 "[/INST]"' in text
+    assert '2 "a|b"' in text
+    assert '3 ":smile: \\"\\\\n"' in text
+    table = specdec("explain", "samples/one_row.json", "--tokens", path, "--format", "markdown").out.decode()
+    assert r'2 "a\|b"' in table
+
+
+def test_added_tokens_and_missing_texts_are_read(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 1, "content": "<|end|>"}]}))
+    names = read_names(str(path))
+    assert (names(0), names(1), names(2)) == ('"a"', '"<|end|>"', "")
+    path.write_text(json.dumps(["a", None, "<0x0A>", "▁b"]))
+    names = read_names(str(path))
+    assert [names(i) for i in range(4)] == ['"a"', "", '"\\n"', '" b"']
+
+
+@pytest.mark.parametrize(
+    ("u", "p", "q", "said"),
+    [
+        (0.50006, 0.30004, 0.6, "u = 0.50006 < 0.3/0.6 = 0.50007 → accepted"),
+        (0.54764, 0.23, 0.42, "u = 0.54764 ≥ 0.23/0.42 = 0.5476 → rejected"),
+        (0.99999, 0.4999, 0.5, "u = 0.99999 ≥ 0.4999/0.5 = 0.9998 → rejected"),
+        (0.7, 0.0, 0.5, "p(x) = 0, which never passes → rejected"),
+        (0.7, 0.5, 0.0, "q(x) = 0 < p(x), which always passes → accepted"),
+    ],
+)
+def test_the_formula_shows_the_digit_that_decided(specdec, u, p, q, said):
+    fields = {
+        "draft_tokens": [[0]],
+        "draft_probs": [[[q, 1 - q]]],
+        "target_probs": [[[p, 1 - p], [0.5, 0.5]]],
+        "accept_uniforms": [[u]],
+        "sample_uniforms": [0.99999],
+    }
+    text = specdec("explain", "-", stdin=to_json(fields)).out.decode()
+    shown, wanted = (re.search(r"[<≥] [\d./]+ = ([\d.]+)", t) for t in (text, said))
+    assert said.split(" = ")[0] in text
+    assert said.split(" → ")[1] in text
+    if wanted:
+        assert float(shown.group(1)) == pytest.approx(float(wanted.group(1)), abs=1e-4)
+        left = float(re.search(r"u = ([\d.]+) [<≥]", text).group(1))
+        assert (left < float(shown.group(1))) is ("accepted" in said)
+    assert "with s = 0.99999" in text
+
+
+def test_the_others_are_the_tokens_that_could_be_drawn(specdec):
+    shown = json.loads(specdec("explain", "samples/real_engine.npz", "--format", "json").out)
+    for row in shown["rows"]:
+        others = row["draw"]["candidates"][-1]
+        assert others["p"] - (others["q"] or 0.0) == pytest.approx(others["residual"])
+
+
+@pytest.mark.parametrize("columns", ["0", "20", "60", "79", "200"])
+def test_no_number_is_cut_and_the_drawn_token_is_marked_at_any_width(process, columns):
+    ended = process("explain", "samples/real_engine.npz", env={**os.environ, "COLUMNS": columns})
+    text = ended.out.decode()
+    assert ended.code == 0
+    assert len(re.findall(r"^➜", text, re.MULTILINE)) >= 4
+    assert not re.search(r"\d…", text)
+
+
+def test_subnormal_numbers_have_right_ratios_and_margins():
+    fields = {
+        "draft_tokens": [[0]],
+        "draft_probs": [[[1.5e-323, 1.0]]],
+        "target_probs": [[[1e-323, 1.0], [0.5, 0.5]]],
+        "accept_uniforms": [[0.6]],
+        "sample_uniforms": [0.5],
+    }
+    (test,) = explained(fields).rows[0].tests
+    assert (test.ratio, test.verdict, test.near_tie) == (pytest.approx(2 / 3), ACCEPTED, True)
+    assert test.margin == pytest.approx(2 / 3 - 0.6)
 
 
 def test_the_summary_counts_the_whole_batch():

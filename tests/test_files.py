@@ -6,6 +6,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -419,10 +420,10 @@ def test_a_torch_file_and_positional_names_are_told_from_an_input(specdec):
         ('{"\\u001b[31m": 1, "\\u001b[31m": 2}', r'has the key "\u001b[31m" twice'),
         ("[1]", "holds a list, expected an object"),
         ("null", "holds null, expected an object"),
-        ("{'a': 1}", "is not valid JSON: unexpected character, expected a string key at column 2"),
+        ("{'a': 1}", r"is not valid JSON: .* at column \d"),
         (
             '{"draft_probs": [[[0.1], [None',
-            "is not valid JSON: unexpected character, expected a JSON value at column 27, in draft_probs[0][1][0]",
+            r"is not valid JSON: .* at column 2\d, in draft_probs\[0\]\[1\]\[0\]",
         ),
         ('{"draft_probs": [[[0.1, .5]]]}', "is not valid JSON: "),
         ('{"draft_tokens": [[0', "is not valid JSON: it ends in the middle (column 21)"),
@@ -435,7 +436,10 @@ def test_a_torch_file_and_positional_names_are_told_from_an_input(specdec):
 def test_a_json_fault_is_placed_and_explained(specdec, text, said):
     ended = specdec("run", "-", stdin=text if isinstance(text, bytes) else text.encode())
     assert (ended.code, ended.out) == (2, b"")
-    assert ended.err.startswith(f"error: standard input: {said}")
+    place, _, problem = ended.err.partition("error: standard input: ")
+    # The words in the middle are orjson's, and differ between its versions.
+    assert problem.startswith(said) or re.match(said, problem)
+    assert place == ""
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def shell(command, **environment):
     return subprocess.run(
         ["bash", "-c", command],
         cwd=ROOT,
-        env={**os.environ, "PATH": path, **environment},
+        env={**{k: v for k, v in os.environ.items() if k != "COLUMNS"}, "PATH": path, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

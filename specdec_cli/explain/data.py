@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from specdec_cli.batch import Batch
 from specdec_cli.decide import Verification
 from specdec_cli.errors import InputError
+from specdec_cli.exact import to_float, value
 from specdec_cli.rounding import near_tie_accept, near_tie_draw
 
 ACCEPTED, REJECTED, NOT_TESTED, PADDING = "accepted", "rejected", "not tested", "padding"
@@ -52,7 +54,8 @@ class Candidate:
     token: int | None
     count: int
     p: float
-    q: float
+    q: float | None
+    """None at the bonus position, which has no draft."""
     residual: float
     share: float
     """r(v), the residual divided by its mass."""
@@ -96,10 +99,10 @@ class Summary:
     rows: int
     drafted: int
     accepted: int
-    mean_acceptance_length: float
-    """1 + accepted/rows: tokens emitted a step."""
-    draft_acceptance_rate: float
-    """accepted/drafted, of all draft tokens, tested or not."""
+    mean_acceptance_length: float | None
+    """1 + accepted/rows: tokens emitted a step; None without rows."""
+    draft_acceptance_rate: float | None
+    """accepted/drafted, of all draft tokens, tested or not; None without any."""
     accepted_lengths: list[int]
     """How many rows accepted 0, 1, … G tokens."""
     near_ties: int
@@ -141,8 +144,11 @@ def explain(
       InputError: a row is not there.
     """
     count = batch.shape[0]
-    chosen = [*rows, *(range(count)[span] if span else ())]
-    if not chosen and span is None:
+    chosen = list(dict.fromkeys([*rows, *(range(count)[span] if span else ())]))
+    if span not in (None, slice(None, None)) and not range(count)[span]:
+        wanted = f"{'' if span.start is None else span.start}:{'' if span.stop is None else span.stop}"
+        raise InputError(f"has no rows {wanted}: it has {count}, numbered from 0", source=batch.source, line=line)
+    if not chosen:
         chosen = list(range(min(count, FIRST_ROWS)))
     for row in chosen:
         if not 0 <= row < count:
@@ -162,7 +168,8 @@ def _near_ties(batch: Batch, verification: Verification) -> tuple[np.ndarray, np
     tested = (positions <= verification.num_accepted[:, None]) & (positions < verification.draft_lengths[:, None])
     p, q = verification.target_token_probs, verification.draft_token_probs
     accepts = tested & near_tie_accept(verification.accept_margin, batch.accept_uniforms * q, p)
-    to_below = verification.threshold - verification.below
+    # Nothing lies below the first token that can be drawn.
+    to_below = np.where(verification.below > 0, verification.threshold - verification.below, np.inf)
     to_through = verification.through - verification.threshold
     return accepts, near_tie_draw(np.minimum(to_below, to_through), verification.mass, batch.shape[2])
 
@@ -174,8 +181,8 @@ def _summary(batch: Batch, verification: Verification, accepts: np.ndarray, draw
         rows=rows,
         drafted=drafted,
         accepted=accepted,
-        mean_acceptance_length=1 + accepted / rows if rows else 0.0,
-        draft_acceptance_rate=accepted / drafted if drafted else 0.0,
+        mean_acceptance_length=1 + accepted / rows if rows else None,
+        draft_acceptance_rate=accepted / drafted if drafted else None,
         accepted_lengths=np.bincount(verification.num_accepted, minlength=positions + 1).tolist() if rows else [],
         near_ties=int((accepts.any(axis=1) | draws).sum()),
         decided_exactly=int((verification.accept_exact.any(axis=1) | verification.draw_exact).sum()),
@@ -220,9 +227,13 @@ def _test(batch: Batch, verification: Verification, row: int, position: int, ver
                 _entries(batch.target_probs, row, position), _entries(batch.draft_probs, row, position)
             ).sum()
         )
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratio = float(np.float64(p) / q) if p > 0 else 0.0
-        margin = float(np.float64(verification.accept_margin[row, position]) / q) if q > 0 else ratio
+    u = float(batch.accept_uniforms[row, position])
+    ratio = margin = 0.0 if p == 0 else math.inf
+    if read and q > 0:
+        exact_p, exact_q = value(p, batch.reading), value(q, batch.reading)
+        ratio, margin = to_float(exact_p / exact_q), to_float(exact_p / exact_q - value(u, batch.reading))
+    elif p == 0:
+        margin = -u
     return Test(
         position=position,
         token=int(batch.draft_tokens[row, position]),
@@ -230,7 +241,7 @@ def _test(batch: Batch, verification: Verification, row: int, position: int, ver
         p=p,
         q=q,
         ratio=ratio,
-        u=float(batch.accept_uniforms[row, position]),
+        u=u,
         margin=margin if read else 0.0,
         near_tie=near_tie,
         exact=bool(verification.accept_exact[row, position]),
@@ -255,13 +266,13 @@ def _draw(batch: Batch, verification: Verification, row: int, near_tie: bool, to
         empty_residual=empty,
         near_tie=near_tie,
         exact=bool(verification.draw_exact[row]),
-        candidates=_candidates(p, q, weights, token, top, verification, row),
+        candidates=_candidates(p, None if is_bonus else q, weights, token, top, verification, row),
     )
 
 
 def _candidates(
     p: np.ndarray,
-    q: np.ndarray,
+    q: np.ndarray | None,
     weights: np.ndarray,
     token: int,
     top: int,
@@ -289,18 +300,24 @@ def _candidates(
             start, end = float(verification.below[row]), float(verification.through[row])
         weight = float(weights[v])
         return Candidate(
-            v, 1, float(p[v]), float(q[v]), weight, weight / mass, start / mass, min(end / mass, 1.0), v == token
+            v,
+            1,
+            float(p[v]),
+            None if q is None else float(q[v]),
+            weight,
+            weight / mass,
+            start / mass,
+            min(end / mass, 1.0),
+            v == token,
         )
 
     found = [candidate(v) for v in listed]
-    others = len(possible) - len(np.intersect1d(possible, listed))
-    if others:
-        rest = np.delete(np.arange(len(p)), listed)
+    rest = np.setdiff1d(possible, listed)
+    if rest.size:
         left = float(weights[rest].sum())
+        q_left = None if q is None else float(q[rest].sum())
         found.append(
-            Candidate(
-                None, others, float(p[rest].sum()), float(q[rest].sum()), left, left / mass, None, None, False
-            )
+            Candidate(None, rest.size, float(p[rest].sum()), q_left, left, left / mass, None, None, False)
         )
     return found
 

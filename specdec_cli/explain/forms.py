@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -19,7 +20,10 @@ from specdec_cli.explain.layout import layout
 from specdec_cli.explain.names import Names
 
 PAGE_WIDTH = 104
-"""Columns of HTML and SVG, which no terminal sets."""
+"""Columns where no terminal sets them: pipes, files and pages."""
+LEAST_WIDTH = 40
+BARS_FROM = 88
+"""Columns from which there is room for numbers and bars."""
 MARKDOWN_WIDTH = 400
 """Wide enough that no table is cut."""
 
@@ -55,7 +59,7 @@ def render(explanations: Iterable[Explanation], names: Names, form: str, *, titl
     """
     if form == "json":
         return "".join(to_json(explanation) for explanation in explanations)
-    width = {"markdown": MARKDOWN_WIDTH, "text": 80}.get(form, PAGE_WIDTH)
+    width = MARKDOWN_WIDTH if form == "markdown" else PAGE_WIDTH
     page = form in ("html", "svg")
     console = Console(
         file=io.StringIO(),
@@ -88,6 +92,9 @@ def for_stream(explanation: Explanation, names: Names, stream: TextIO) -> str:
     """Text as a stream can show it: with a terminal's colour and width, plain in a pipe, ASCII where need be."""
     terminal = stream.isatty()
     console = Console(file=stream, force_terminal=terminal, color_system="auto" if terminal else None)
+    if not terminal and "COLUMNS" not in os.environ:
+        console.width = PAGE_WIDTH
+    console.width = max(console.width, LEAST_WIDTH)
     with console.capture() as captured:
         show(explanation, names, console)
     text = captured.get()
@@ -98,7 +105,7 @@ def for_stream(explanation: Explanation, names: Names, stream: TextIO) -> str:
 
 def show(explanation: Explanation, names: Names, console: Console, *, markdown: bool = False) -> None:
     """Print an explanation on a console, whatever that leads to."""
-    for part in layout(explanation, names, markdown):
+    for part in layout(explanation, names, markdown, bars=console.width >= BARS_FROM):
         console.print(part, highlight=False, soft_wrap=False)
 
 

@@ -42,13 +42,14 @@ BAR = 12
 NEAR_TIE = "near-tie: closer than float32 rounding"
 
 
-def layout(explanation: Explanation, names: Names, markdown: bool) -> Iterator[RenderableType]:
+def layout(explanation: Explanation, names: Names, markdown: bool, bars: bool = True) -> Iterator[RenderableType]:
     """The parts of an explanation, from top to bottom.
 
     Args:
       explanation: what to show.
       names: texts of tokens.
       markdown: tables and headings as Markdown writes them.
+      bars: draw bars beside the numbers; without, where a line is too short for both.
     """
     place = explanation.source or "arrays"
     if explanation.line is not None:
@@ -61,13 +62,14 @@ def layout(explanation: Explanation, names: Names, markdown: bool) -> Iterator[R
         yield Text()
         yield _strip(row, names)
         yield Text()
-        yield from _tests(row, names, markdown)
-        yield from _draw(row.draw, names, markdown)
+        yield from _tests(row, names, markdown, bars)
+        yield from _draw(row.draw, names, markdown, bars)
     more = explanation.summary.rows - len(explanation.rows)
     if more > 0:
         yield Text()
         yield Text(
-            f"{more} more row{'s' if more > 1 else ''} not shown: --row N and --rows A:B choose", style="dim"
+            f"{more} more row{'s' if more > 1 else ''} not shown: specdec explain --row N or --rows A:B chooses",
+            style="dim",
         )
 
 
@@ -82,10 +84,12 @@ def number(x: float) -> str:
 def _summary(summary: Summary, markdown: bool) -> RenderableType:
     text = Text(
         f"{summary.rows} row{'' if summary.rows == 1 else 's'}, "
-        f"{summary.accepted} of {summary.drafted} draft tokens accepted "
-        f"(draft acceptance rate {summary.draft_acceptance_rate:.3f}), "
-        f"mean acceptance length {summary.mean_acceptance_length:.3f}"
+        f"{summary.accepted} of {summary.drafted} draft tokens accepted"
     )
+    if summary.draft_acceptance_rate is not None:
+        text.append(f" (draft acceptance rate {summary.draft_acceptance_rate:.3f})")
+    if summary.mean_acceptance_length is not None:
+        text.append(f", mean acceptance length {summary.mean_acceptance_length:.3f}")
     notes = [
         (summary.near_ties, "with a near-tie (closer than float32 rounding)"),
         (summary.decided_exactly, "decided in exact arithmetic"),
@@ -118,52 +122,74 @@ def _strip(row: Row, names: Names) -> RenderableType:
     return Columns(strip, padding=(0, 3))
 
 
-def _tests(row: Row, names: Names, markdown: bool) -> Iterator[RenderableType]:
+def _tests(row: Row, names: Names, markdown: bool, bars: bool) -> Iterator[RenderableType]:
     if not row.tests:
         yield Text("no draft tokens: the bonus token is drawn at once")
         return
-    table = _table(markdown, "i", "token", "p(x)", "q(x)", "p/q", "u", "", "margin", "overlap", "")
+    table = _table(markdown, "i", "token", "p(x)", "q(x)", "p/q", "u", "", "margin", "overlap", *[""] * bars)
     for test in row.tests:
         if test.verdict == PADDING:
-            table.add_row(str(test.position), "-", "", "", "", "", PADDING, "", "", "", style="dim")
+            table.add_row(str(test.position), "-", "", "", "", "", PADDING, style="dim")
             continue
-        name = names(test.token)
         style = LOOKS[test.verdict][1]
         tested = test.verdict != NOT_TESTED
         table.add_row(
             str(test.position),
-            f"{test.token}{' ' + name if name else ''}",
+            _label(test.token, names, markdown),
             number(test.p),
             number(test.q),
             number(test.ratio),
-            number(test.u),
+            _below_one(test.u),
             Text(f"{LOOKS[test.verdict][0]} {test.verdict}", style=style),
             f"{number(test.margin)}{' *' if test.near_tie else ''}" if tested else "",
             f"{test.overlap:.3f}",
-            _bar(test.overlap, 8),
+            *([_bar(test.overlap, 8)] if bars else []),
             style=None if tested else "dim",
         )
     yield table
     if any(test.near_tie for test in row.tests):
         yield Text(f"* {NEAR_TIE}", style="yellow")
-    decisive = next((test for test in row.tests if test.verdict == REJECTED), row.tests[0])
-    if decisive.verdict in (ACCEPTED, REJECTED):
+    decided = [test for test in row.tests if test.verdict in (ACCEPTED, REJECTED)]
+    if decided:  # the one that ended the step, or the closest
         yield Text()
-        yield _formula(decisive)
+        yield _formula(min(decided, key=lambda test: (test.verdict == ACCEPTED, abs(test.margin))))
     yield Text()
 
 
 def _formula(test: Test) -> Text:
-    accepted = test.verdict == ACCEPTED
-    ratio = "∞" if isinf(test.ratio) else f"{test.ratio:.3f}" if test.ratio >= 0.001 else number(test.ratio)
+    verdict = (test.verdict, LOOKS[test.verdict][1])
+    if test.p == 0:
+        return Text.assemble(f"position {test.position}: p(x) = 0, which never passes → ", verdict)
+    if test.q == 0:
+        return Text.assemble(f"position {test.position}: q(x) = 0 < p(x), which always passes → ", verdict)
+    u, ratio = _told_apart(test.u, test.ratio)
     return Text.assemble(
-        f"position {test.position}: u = {number(test.u)} {'<' if accepted else '≥'} "
+        f"position {test.position}: u = {u} {'<' if test.verdict == ACCEPTED else '≥'} "
         f"{number(test.p)}/{number(test.q)} = {ratio} → ",
-        (test.verdict, LOOKS[test.verdict][1]),
+        verdict,
     )
 
 
-def _draw(draw: Draw, names: Names, markdown: bool) -> Iterator[RenderableType]:
+def _told_apart(u: float, ratio: float) -> tuple[str, str]:
+    """Both sides of a comparison, with as many digits as it takes to see which is larger."""
+    if u == ratio:
+        return _below_one(u), _below_one(u)
+    for digits in range(3, 18):
+        shown_u, shown_ratio = (
+            f"{u:.{max(digits, 4)}g}",
+            f"{ratio:.{digits}f}" if ratio >= 1e-3 else f"{ratio:.{digits}e}",
+        )
+        if (u < ratio) == (float(shown_u) < float(shown_ratio)) and float(shown_u) != float(shown_ratio):
+            return (shown_u if float(shown_u) < 1 else _below_one(u)), shown_ratio
+    return repr(u), repr(ratio)
+
+
+def _below_one(x: float) -> str:
+    """Noise, which is below 1, with four digits or as many as it takes not to look like 1."""
+    return next((s for s in (f"{x:.{digits}g}" for digits in range(4, 18)) if float(s) < 1), repr(x))
+
+
+def _draw(draw: Draw, names: Names, markdown: bool, bars: bool) -> Iterator[RenderableType]:
     source = f"p at position {draw.position}"
     if draw.kind == CORRECTION:
         source = f"the residual max(p - q, 0) at position {draw.position}"
@@ -176,39 +202,46 @@ def _draw(draw: Draw, names: Names, markdown: bool) -> Iterator[RenderableType]:
         source = f"p at position {draw.position}"
     yield Text.assemble(
         (draw.kind, LOOKS[draw.kind][1]),
-        f" token drawn from {source}, mass {number(draw.mass)}, with s = {number(draw.s)}",
+        f" token drawn from {source}, mass {number(draw.mass)}, with s = {_below_one(draw.s)}",
     )
     likely = sorted((c for c in draw.candidates if c.token is not None), key=lambda c: -c.share)[:4]
     shares = ", ".join(f"r({c.token}) = {c.share:.3f}" for c in sorted(likely, key=lambda c: c.token or 0))
     yield Text(f"{shares}{', …' if len(draw.candidates) > len(likely) else ''}")
     yield Text()
-    table = _table(markdown, "", "token", "p", "q", "residual", "r", "cumulative", "")
+    table = _table(markdown, "", "token", "p", "q", "residual", "r", "cumulative", *[""] * bars)
     for candidate in draw.candidates:
-        _add_candidate(table, candidate, draw, names)
+        _add_candidate(table, candidate, draw, _label(candidate.token, names, markdown), bars)
     yield table
     if draw.near_tie:
         yield Text(f"* {NEAR_TIE}", style="yellow")
 
 
-def _add_candidate(table: Table, candidate: Candidate, draw: Draw, names: Names) -> None:
+def _add_candidate(table: Table, candidate: Candidate, draw: Draw, label: Text, bars: bool) -> None:
+    stretch = ""
     if candidate.token is None:
-        label, stretch = f"{candidate.count} other{'s' if candidate.count > 1 else ''}", ""
+        label = Text(f"{candidate.count} other{'s' if candidate.count > 1 else ''}")
     else:
-        name = names(candidate.token)
-        label = f"{candidate.token}{' ' + name if name else ''}"
         stretch = _stretch(candidate.start or 0.0, candidate.end or 0.0)
     symbol, style = LOOKS[draw.kind] if candidate.drawn else ("", "dim" if candidate.token is None else "")
     table.add_row(
         f"{symbol}{' *' if candidate.drawn and draw.near_tie else ''}",
         label,
         number(candidate.p),
-        "" if draw.kind == BONUS else number(candidate.q),
+        "" if candidate.q is None else number(candidate.q),
         number(candidate.residual),
         number(candidate.share),
         stretch,
-        _bar(candidate.share),
+        *([_bar(candidate.share)] if bars else []),
         style=style or None,
     )
+
+
+def _label(token: int | None, names: Names, markdown: bool) -> Text:
+    """A token's id and text: as they are, whatever brackets or bars they hold."""
+    name = "" if token is None else names(token)
+    if markdown:
+        name = re.sub(r"([|<>`*_\\&])", r"\\\1", name)
+    return Text(f"{token}{' ' + name if name else ''}")
 
 
 def _stretch(start: float, end: float) -> str:
@@ -228,7 +261,8 @@ def _table(markdown: bool, *headers: str) -> Table:
     )
     texts = {"", "token"}
     for header in headers:
-        table.add_column(header, justify="left" if header in texts else "right", no_wrap=True, overflow="ellipsis")
+        # Folded rather than cut: a number without its end is worse than none.
+        table.add_column(header, justify="left" if header in texts else "right", overflow="fold", min_width=1)
     return table
 
 
@@ -237,7 +271,7 @@ def _bar(share: float, width: int = BAR) -> ProgressBar:
         total=1.0,
         completed=min(share, 1.0),
         width=width,
-        style="dim",
+        style="bright_black",
         complete_style="cyan",
         finished_style="cyan",
     )

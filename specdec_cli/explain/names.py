@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,10 @@ def read_names(path: str) -> Names:
         raise InputError(
             f"is not valid JSON: {error}", "--tokens takes a vocabulary as JSON", source=path
         ) from None
+    added: dict[int, str] = {}
     if isinstance(document, dict) and isinstance(document.get("model"), dict):
+        for item in document.get("added_tokens") or []:
+            added[item["id"]] = item["content"]
         document = document["model"].get("vocab")
     texts = _texts(document)
     if texts is None:
@@ -46,8 +50,9 @@ def read_names(path: str) -> Names:
             'expected a JSON list of texts, an object {"text": id}, or a tokenizer.json',
             source=path,
         )
-    byte_level = any("Ġ" in text for text in texts.values())
-    return lambda token: _quoted(_readable(texts[token], byte_level)) if token in texts else ""
+    byte_level = any("Ġ" in text for text in texts.values()) and not any("▁" in text for text in texts.values())
+    readable = {i: _readable(text, byte_level) for i, text in texts.items()} | added
+    return lambda token: _quoted(readable[token]) if token in readable else ""
 
 
 def _texts(document: Any) -> dict[int, str] | None:
@@ -56,15 +61,17 @@ def _texts(document: Any) -> dict[int, str] | None:
     if isinstance(document, list):
         # A Unigram tokenizer lists [text, score] pairs.
         texts = [item[0] if isinstance(item, list) and item else item for item in document]
-        if all(isinstance(text, str) for text in texts):
-            return dict(enumerate(texts))
+        if all(isinstance(text, str) or text is None for text in texts) and any(texts):
+            return {i: text for i, text in enumerate(texts) if text is not None}
     return None
 
 
 def _readable(text: str, byte_level: bool) -> str:
     if byte_level and all(character in _BYTE_OF for character in text):
         return bytes(_BYTE_OF[character] for character in text).decode(errors="backslashreplace")
-    return text.replace("▁", " ")  # SentencePiece's mark for a space
+    if re.fullmatch(r"<0x[0-9A-F]{2}>", text):  # SentencePiece's spelling of a byte
+        return bytes([int(text[3:5], 16)]).decode(errors="backslashreplace")
+    return text.replace("▁", " ")  # and its mark for a space
 
 
 def _byte_level_alphabet() -> dict[str, int]:
@@ -80,4 +87,5 @@ _BYTE_OF = _byte_level_alphabet()
 def _quoted(text: str) -> str:
     """In quotes, so that spaces show, and with control characters escaped."""
     shown = text if len(text) <= 24 else text[:24] + "…"
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in f'"{shown}"')
+    escaped = shown.replace("\\", "\\\\").replace('"', '\\"')
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in f'"{escaped}"')
