@@ -160,7 +160,7 @@ def test_rows_are_chosen_and_the_others_counted(specdec):
     assert "8 more rows not shown" in shown("--row", "1", "--row", "1")[1]
     nothing = specdec("explain", "-", "--rows", "9:", stdin=to_npz(fields))
     assert (nothing.code, nothing.out) == (2, b"")
-    assert nothing.err == "error: standard input: has no rows 9:: it has 9, numbered from 0\n"
+    assert nothing.err == "error: standard input: has none of the rows 9:, it has 9, numbered from 0\n"
     missing = specdec("explain", "-", "--row", "9", stdin=to_npz(fields))
     assert (missing.code, missing.out) == (2, b"")
     assert missing.err == "error: standard input: has no row 9: it has 9, numbered from 0\n"

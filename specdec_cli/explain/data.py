@@ -147,7 +147,9 @@ def explain(
     chosen = list(dict.fromkeys([*rows, *(range(count)[span] if span else ())]))
     if span not in (None, slice(None, None)) and not range(count)[span]:
         wanted = f"{'' if span.start is None else span.start}:{'' if span.stop is None else span.stop}"
-        raise InputError(f"has no rows {wanted}: it has {count}, numbered from 0", source=batch.source, line=line)
+        raise InputError(
+            f"has none of the rows {wanted}, it has {count}, numbered from 0", source=batch.source, line=line
+        )
     if not chosen:
         chosen = list(range(min(count, FIRST_ROWS)))
     for row in chosen:
