@@ -26,6 +26,11 @@ class ExitCode(enum.IntEnum):
     """By SIGTERM."""
 
 
+def place_of(field: str, index: tuple[int, ...]) -> str:
+    """`target_probs[0][1]`: a position in an array as messages write it."""
+    return field + "".join(f"[{i}]" for i in index)
+
+
 class SpecdecError(Exception):
     """A fault that the user can act on: never shown with a traceback.
 
@@ -100,7 +105,7 @@ class InputError(SpecdecError, ValueError):
     @property
     def where(self) -> str:
         """`target_probs[0][1]`; empty when the fault is the whole input's."""
-        return (self.field or "") + "".join(f"[{i}]" for i in self.index)
+        return place_of(self.field or "", self.index)
 
     def named(self, source: str | None, line: int | None = None) -> InputError:
         """The same fault with the input's name and line filled in, for code that did not know them."""

@@ -71,16 +71,18 @@ def find_inputs(names: Sequence[str], *, recursive: bool = False) -> tuple[list[
       has none; and whether they count as several, as more than one name and any folder do.
     """
     found: list[str | InputError] = []
+    several = len(names) > 1
     for name in names:
         if not os.path.isdir(name):
             found.append(name)
             continue
+        several = True
         files = sorted(_files(name, recursive))
         found.extend(files)
         if not files:
             hint = "" if recursive else "--recursive looks in the folders below it too"
             found.append(InputError("holds no .json, .jsonl or .npz file", hint, source=name))
-    return found, len(names) > 1 or any(map(os.path.isdir, names))
+    return found, several
 
 
 def _files(folder: str, recursive: bool) -> Iterator[str]:

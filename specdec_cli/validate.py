@@ -70,9 +70,11 @@ def check_distributions(
 
 
 def _sum_hint(off: Fraction) -> str:
-    remedy = "--sum-tolerance 0.01 (in Python, sum_tolerance=0.01) accepts them"
     if off < SUM_TOLERANCE_16_BIT:
-        return f"probabilities computed in float16 or bfloat16 and stored wider are this far off; {remedy}"
+        return (
+            "probabilities computed in float16 or bfloat16 and stored wider are this far off; "
+            "--sum-tolerance 0.01 (in Python, sum_tolerance=0.01) accepts them"
+        )
     return "logits, log-probabilities, or a top-k or top-p cut that was not renormalised are the usual causes"
 
 

@@ -257,8 +257,8 @@ def _draw(batch: Batch, verification: Verification, row: int, near_tie: bool, to
     token = int(verification.tokens[row, position])
     empty = bool(verification.empty_residual[row])
     p = _entries(batch.target_probs, row, position)
-    q = np.zeros_like(p) if is_bonus else _entries(batch.draft_probs, row, position)
-    weights = p if is_bonus or empty else np.maximum(p - q, 0)
+    q = None if is_bonus else _entries(batch.draft_probs, row, position)
+    weights = p if q is None or empty else np.maximum(p - q, 0)
     return Draw(
         kind=BONUS if is_bonus else CORRECTION,
         position=position,
@@ -268,7 +268,7 @@ def _draw(batch: Batch, verification: Verification, row: int, near_tie: bool, to
         empty_residual=empty,
         near_tie=near_tie,
         exact=bool(verification.draw_exact[row]),
-        candidates=_candidates(p, None if is_bonus else q, weights, token, top, verification, row),
+        candidates=_candidates(p, q, weights, token, top, verification, row),
     )
 
 

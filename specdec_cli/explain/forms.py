@@ -54,11 +54,9 @@ def render(explanations: Iterable[Explanation], names: Names, form: str, *, titl
     Args:
       explanations: one for each step of the input.
       names: texts of tokens.
-      form: one of `FORMATS`; text is plain here, `show` writes it with colour.
+      form: one of `FORMATS` but "json" (see `parts`); text is plain here, `for_stream` writes it with colour.
       title: of an HTML or SVG document.
     """
-    if form == "json":
-        return "".join(to_json(explanation) for explanation in explanations)
     width = MARKDOWN_WIDTH if form == "markdown" else PAGE_WIDTH
     page = form in ("html", "svg")
     console = Console(
@@ -75,11 +73,11 @@ def render(explanations: Iterable[Explanation], names: Names, form: str, *, titl
     if form == "svg":
         return console.export_svg(title=title, code_format=_svg_without_network())
     assert isinstance(console.file, io.StringIO)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().split("\n"))
+    return _without_trailing_blanks(console.file.getvalue())
 
 
 def parts(explanations: Iterable[Explanation], names: Names, form: str) -> Iterator[str]:
-    """The same, as soon as there is something: JSON line by line, any other form as one document."""
+    """Explanations in any form: JSON line by line, as they come; any other as one document."""
     if form == "json":
         yield from map(to_json, explanations)
         return
@@ -99,8 +97,12 @@ def for_stream(explanation: Explanation, names: Names, stream: TextIO) -> str:
         show(explanation, names, console)
     text = captured.get()
     if not terminal:
-        text = "\n".join(line.rstrip() for line in text.split("\n"))
+        text = _without_trailing_blanks(text)
     return text if "utf" in (stream.encoding or "").lower() else to_ascii(text)
+
+
+def _without_trailing_blanks(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
 def show(explanation: Explanation, names: Names, console: Console, *, markdown: bool = False) -> None:

@@ -39,18 +39,7 @@ _OTHER_FORMATS = {
     b"\xff\xfe\0\0": ("is UTF-32 text, expected UTF-8", "iconv -f UTF-32 -t UTF-8 FILE | specdec run -"),
     b"\xff\xfe": ("is UTF-16 text, expected UTF-8", "iconv -f UTF-16 -t UTF-8 FILE | specdec run -"),
     b"\xfe\xff": ("is UTF-16 text, expected UTF-8", "iconv -f UTF-16 -t UTF-8 FILE | specdec run -"),
-    b"\x80\x02": (
-        "is a pickle, expected JSON or NPZ",
-        "pickles are never loaded: save the arrays with numpy.savez",
-    ),
-    b"\x80\x04": (
-        "is a pickle, expected JSON or NPZ",
-        "pickles are never loaded: save the arrays with numpy.savez",
-    ),
-    b"\x80\x05": (
-        "is a pickle, expected JSON or NPZ",
-        "pickles are never loaded: save the arrays with numpy.savez",
-    ),
+    b"\x80": ("is a pickle, expected JSON or NPZ", "pickles are never loaded: save the arrays with numpy.savez"),
 }
 
 

@@ -7,7 +7,7 @@ import re
 import orjson
 
 from specdec_cli.batch import AXES
-from specdec_cli.errors import InputError, UnfinishedError
+from specdec_cli.errors import InputError, UnfinishedError, place_of
 
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]"))
 _WORD = re.compile(rb"[-+]?[A-Za-z_][A-Za-z_0-9]*|[-+]?[0-9][0-9.eE+-]*|[^ \t\r\n]")
@@ -69,9 +69,9 @@ def parse_error(data: bytes, error: orjson.JSONDecodeError) -> InputError:
         hint = f"a number needs a digit before its point: 0{shown}"
     elif word == b"'":
         hint = "JSON has double quotes only: write with json.dump, not with print"
-    elif "depth" in error.msg:
-        hint = "an input is nested four levels deep"
-    where = f", in {field}{''.join(f'[{i}]' for i in index)}" if field and not hint.startswith("an input") else ""
+    where = f", in {place_of(field, index)}" if field else ""
+    if "depth" in error.msg:  # the index would be as deep
+        hint, where = "an input is nested four levels deep", ""
     return InputError(f"is not valid JSON: {error.msg} at {place}{where}", hint)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 
 from specdec_cli.batch import AXES, axes_text
-from specdec_cli.errors import InputError
+from specdec_cli.errors import InputError, place_of
 from specdec_cli.readers.json_faults import parse_error, quoted
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -147,9 +147,9 @@ def _check_lengths(field: str, level: list[Any], shape: list[int], depth: int) -
         return
     usual = Counter(lengths).most_common(1)[0][0]  # the first of the commonest
     odd, model = (next(i for i, n in enumerate(lengths) if (n == usual) is same) for same in (False, True))
-    model_at = "".join(f"[{i}]" for i in _unravel(model, shape[:depth]))
+    model_place = place_of(field, _unravel(model, shape[:depth]))
     raise InputError(
-        f"is ragged: it has {lengths[odd]} {_entries(lengths[odd])}, {field}{model_at} has {usual}",
+        f"is ragged: it has {lengths[odd]} {_entries(lengths[odd])}, {model_place} has {usual}",
         "a row with fewer draft tokens is padded: draft_tokens with -1, the other fields with any numbers"
         if depth == 1
         else "",

@@ -171,9 +171,8 @@ def _parse_header(field: str, member: IO[bytes]) -> _Header:
         if int.from_bytes(length, "little") > _LONGEST_HEADER:
             raise ValueError(f"{int.from_bytes(length, 'little')} bytes long")
         text = member.read(int.from_bytes(length, "little"))
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # of headers that Python 2 wrote, which are read all the same
+        # NumPy warns of headers that Python 2 wrote, and reads them all the same.
+        with warnings.catch_warnings(action="ignore"):
             shape, fortran_order, dtype = parse(io.BytesIO(length + text))
         if not all(type(axis) is int and 0 <= axis < 2**31 for axis in shape) or len(shape) > 32:
             raise ValueError(f"shape {shape}")
