@@ -397,6 +397,15 @@ def test_many_empty_residuals_are_counted_not_listed(specdec):
     assert said[10] == "warning: standard input: empty residuals in 20 more rows"
 
 
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_pickle_of_any_protocol_is_told_and_not_loaded(specdec, protocol):
+    import pickle
+
+    ended = specdec("run", "-", stdin=pickle.dumps(BASE, protocol))
+    assert (ended.code, ended.out) == (2, b"")
+    assert ended.err.startswith("error: standard input: is a pickle, expected JSON or NPZ\n")
+
+
 def test_a_torch_file_and_positional_names_are_told_from_an_input(specdec):
     import zipfile
 
