@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, cast
 
@@ -18,7 +19,9 @@ from specdec_cli.batch import AXES, Batch, Reading, is_jax, make_batch
 from specdec_cli.decide import Verification, decide, empty_residual_texts, no_rows
 from specdec_cli.devices import computes_float64, default_platform, find_device, platform_of
 from specdec_cli.errors import EmptyResidualWarning, InputError
+from specdec_cli.kernel import Evidence
 from specdec_cli.rounding import Precision, precision, summation_error
+from specdec_cli.shapes import pieces
 from specdec_cli.validate import PROB_FIELDS, check_distributions, finite_and_not_negative
 
 
@@ -69,16 +72,56 @@ def verify_batch(
         decimal=batch.reading is Reading.DECIMAL,
         input_bits=8 * min(getattr(batch, field).dtype.itemsize for field in PROB_FIELDS),
     )
-    one_by_one = platform == "cpu"
     # A context, because the caller's process may well want float32 everywhere else.
     # Padding may hold NaN, and what overflows in float32 is decided exactly: neither is a fault to stop at.
     with jax.enable_x64(dtype == "float64"), jax.debug_nans(False), jax.debug_infs(False):
-        arrays = {name: _on_device(getattr(batch, name), dtype, where) for name in AXES}
-        if validate:
-            for field in PROB_FIELDS:
-                _validate(batch, field, arrays[field], sum_tolerance, how, one_by_one)
-        evidence = kernel.verify_rows(**arrays, how=how, one_by_one=one_by_one)
-        return decide(batch, jax.device_get(evidence))
+        found = [
+            _compute(count, arrays, batch.shape, how, where, platform == "cpu", validate)
+            for count, arrays in _pieces(batch)
+        ]
+    evidence = Evidence._make(map(np.concatenate, zip(*(part for part, _ in found), strict=True)))
+    if validate:
+        for field in found[0][1]:
+            sums, fine = map(np.concatenate, zip(*(part[field] for _, part in found), strict=True))
+            given = getattr(batch, field)
+            if dtype == "float32" and given.dtype == np.float64:
+                # What was rounded on its way to the device is judged as it was: -1e-300 became -0.0 there.
+                fine = finite_and_not_negative(np.asarray(given)).all(axis=-1)
+            # The zeros of padding are added without rounding, so V is the batch's own.
+            error = summation_error(batch.shape[2], how.unit) + how.reading_error
+            check_distributions(batch, field, sums, fine, error, sum_tolerance)
+    return decide(batch, evidence)
+
+
+def _pieces(batch: Batch) -> Iterable[tuple[int, dict[str, Any]]]:
+    """Arrays that live on a device stay as they are."""
+    if is_jax(batch.draft_probs) or is_jax(batch.target_probs):
+        return [(batch.shape[0], {name: getattr(batch, name) for name in AXES})]
+    return pieces(batch)
+
+
+def _compute(
+    count: int,
+    arrays: dict[str, Any],
+    shape: tuple[int, int, int],
+    how: Precision,
+    where: jax.Device | None,
+    one_by_one: bool,
+    validate: bool,
+) -> tuple[Evidence, dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """The kernel's evidence, and with `validate` its sums and signs, without what belongs to padding."""
+    placed = {name: _on_device(array, how.dtype, where) for name, array in arrays.items()}
+    if validate:
+        evidence, sums = jax.device_get(kernel.verify_rows_and_sums(**placed, how=how, one_by_one=one_by_one))
+    else:
+        evidence, sums = jax.device_get(kernel.verify_rows(**placed, how=how, one_by_one=one_by_one)), {}
+    of_positions = shape[1]
+    own = {
+        field: tuple(part[:count, : of_positions + (field == "target_probs")] for part in parts)
+        for field, parts in sums.items()
+    }
+    cut = (part[:count, :of_positions] if part.ndim == 2 else part[:count] for part in evidence)
+    return Evidence._make(cut), own
 
 
 def verify_arrays(
@@ -111,21 +154,3 @@ def _on_device(array: Any, dtype: str, where: jax.Device | None) -> jax.Array:
     if is_jax(array) and where is None:
         return cast(jax.Array, array)
     return cast(jax.Array, jax.device_put(array, where))
-
-
-def _validate(
-    batch: Batch,
-    field: str,
-    array: jax.Array,
-    tolerance: Fraction | None,
-    how: Precision,
-    one_by_one: bool,
-) -> None:
-    if array.size:
-        sums, fine = jax.device_get(kernel.row_sums(array, how=how, one_by_one=one_by_one))
-        given = getattr(batch, field)
-        if given.dtype != array.dtype:
-            # What was rounded on its way to the device is judged as it was: -1e-300 became -0.0 there.
-            fine = finite_and_not_negative(np.asarray(given)).all(axis=-1)
-        error = summation_error(batch.shape[2], how.unit) + how.reading_error
-        check_distributions(batch, field, sums, fine, error, tolerance)

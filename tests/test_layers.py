@@ -17,6 +17,7 @@ ORDER = [
     "exact",
     "validate",
     "readers",
+    "shapes",
     "devices",
     "kernel",
     "decide",

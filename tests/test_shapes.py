@@ -1,0 +1,61 @@
+"""Inputs of many shapes share few programs, and the shape that is computed in changes no answer."""
+
+import numpy as np
+import pytest
+from generate import batch
+from helpers import FIELDS, answer, verify
+
+from specdec_cli import kernel, shapes
+from specdec_cli.batch import make_batch
+
+
+def step(seed, rows, positions, vocabulary, dtype=np.float64):
+    fields = batch(np.random.default_rng(seed), "mixed", rows, positions, vocabulary)
+    return {**fields, **{name: fields[name].astype(dtype) for name in ("draft_probs", "target_probs")}}
+
+
+def test_small_inputs_of_hundreds_of_shapes_share_one_program():
+    sizes = [(b, g, v) for b in (1, 2, 3, 4) for g in range(6) for v in range(4, 61, 7)]
+    verify(step(0, *sizes[0]))
+    before = kernel.verify_rows_and_sums._cache_size()
+    for seed, size in enumerate(sizes):
+        verify(step(seed, *size))
+    assert kernel.verify_rows_and_sums._cache_size() == before
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("size", [(1, 0, 1), (1, 1, 65), (5, 3, 40), (9, 8, 200), (3, 9, 130)])
+def test_padded_and_cut_batches_are_answered_as_they_are(size, kind, monkeypatch):
+    fields = step(sum(size), *size, kind)
+    monkeypatch.setattr(shapes, "SMALL", 0)
+    monkeypatch.setattr(shapes, "LARGE", 1 << 40)
+    as_it_is = verify(fields, validate=False)
+    monkeypatch.setattr(shapes, "LARGE", 1)
+    row_by_row = verify(fields, validate=False)
+    monkeypatch.undo()
+    padded = verify(fields, validate=False)
+    assert answer(as_it_is) == answer(row_by_row) == answer(padded)
+    for field in ("passed", "draft_token_probs", "target_token_probs", "accept_exact", "empty_residual"):
+        assert (getattr(as_it_is, field) == getattr(padded, field)).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 100, 127])
+def test_a_large_batch_is_cut_into_runs_whose_lengths_are_powers_of_two(rows, monkeypatch):
+    monkeypatch.setattr(shapes, "SMALL", 0)
+    monkeypatch.setattr(shapes, "LARGE", 20 * (2 * 2 + 1) * 50 * 8)  # 20 rows
+    fields = step(rows, rows, 2, 50)
+    counts, parts = zip(*shapes.pieces(make_batch(fields)), strict=True)
+    assert sum(counts) == rows
+    assert {count & (count - 1) for count in counts} == {0}
+    assert max(counts) <= 20
+    for name in FIELDS:
+        assert (np.concatenate([part[name] for part in parts]) == fields[name]).all()
+
+
+def test_a_fault_in_a_later_run_is_named_by_its_row_in_the_batch(monkeypatch):
+    monkeypatch.setattr(shapes, "SMALL", 0)
+    monkeypatch.setattr(shapes, "LARGE", 1)
+    fields = step(1, 6, 2, 50)
+    fields["target_probs"][4, 1, 3] = np.nan
+    with pytest.raises(ValueError, match=r"target_probs\[4\]\[1\]\[3\] is NaN"):
+        verify(fields)
