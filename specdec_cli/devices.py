@@ -53,13 +53,19 @@ def _chosen_by(platform: str | None) -> str:
     return " (JAX_PLATFORMS)" if os.environ.get("JAX_PLATFORMS") else ""
 
 
-def _what_is_there() -> str:
-    found = []
+def list_devices() -> dict[str, list[str]]:
+    """What there is: platform → the kind of each of its devices. Never raises."""
+    found = {}
     for platform in PLATFORMS:
         with suppress(Exception):
-            devices = jax.devices(platform)
-            kinds = sorted({device.device_kind for device in devices})
-            found.append(f"{platform} ({len(devices)}, {', '.join(kinds)})")
+            found[platform] = [str(device.device_kind) for device in jax.devices(platform)]
+    return found
+
+
+def _what_is_there() -> str:
+    found = [
+        f"{platform} ({len(kinds)}, {', '.join(sorted(set(kinds)))})" for platform, kinds in list_devices().items()
+    ]
     return "; ".join(found) or "no device that JAX can use with these settings"
 
 

@@ -38,19 +38,25 @@ class SpecdecError(Exception):
       problem: what was found and what was expected: a sentence without a full stop, which goes on from the
         name of a field if there is one ("is 1.5, expected …").
       hint: the usual cause or the next action, or empty.
+      source: the input's name exactly as the user gave it, None where no input or no file is at fault.
     """
 
     exit_code: ExitCode = ExitCode.INPUT
 
-    def __init__(self, problem: str, hint: str = "") -> None:
+    def __init__(self, problem: str, hint: str = "", *, source: str | None = None) -> None:
         super().__init__(problem)
         self.problem = problem
         self.hint = hint
+        self.source = source
 
     @property
     def place(self) -> str:
-        """What stands before the problem: nothing, here."""
-        return ""
+        """What stands before the problem: the input's name."""
+        return "" if self.source is None else f"{self.source}: "
+
+    def record(self) -> dict[str, Any]:
+        """The fault as JSON Lines carry it in the place of a result."""
+        return {"problem": self.problem, "hint": self.hint}
 
     def block(self) -> str:
         """The lines that a person reads on stderr, without a final newline."""
@@ -72,7 +78,7 @@ class InputError(SpecdecError, ValueError):
     Args:
       problem: as in `SpecdecError`.
       hint: as in `SpecdecError`.
-      source: the input's name exactly as the user gave it, None for arrays from Python.
+      source: as in `SpecdecError`; None for arrays from Python.
       line: its line, when the input is one of several in JSON Lines.
       field: the array at fault, None when the fault is the whole input's.
       index: position in that array, as far as it is known.
@@ -88,8 +94,7 @@ class InputError(SpecdecError, ValueError):
         field: str | None = None,
         index: tuple[int, ...] = (),
     ) -> None:
-        super().__init__(problem, hint)
-        self.source = source
+        super().__init__(problem, hint, source=source)
         self.line = line
         self.field = field
         self.index = index
@@ -97,7 +102,7 @@ class InputError(SpecdecError, ValueError):
     @property
     def place(self) -> str:
         """`file: target_probs[0][1] `, or as much of it as is known."""
-        source = "" if self.source is None else f"{self.source}: "
+        source = super().place
         if self.line is not None:
             source += f"line {self.line}: "
         return f"{source}{self.where} " if self.field else source
@@ -114,10 +119,10 @@ class InputError(SpecdecError, ValueError):
         return self
 
     def record(self) -> dict[str, Any]:
-        """The fault as JSON Lines carry it in the place of a result."""
+        """The same with line, field and index."""
         line = {} if self.line is None else {"line": self.line}
         where = {"field": self.field, "index": list(self.index)}
-        return {**line, **where, "problem": self.problem, "hint": self.hint}
+        return {**line, **where, **super().record()}
 
 
 class UnfinishedError(InputError):

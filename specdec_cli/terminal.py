@@ -9,9 +9,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
+from specdec_cli import cache
 from specdec_cli.errors import EnvironmentFault, ExitCode, SpecdecError, fault_of
+
+mending = b""
+"""What brings the terminal back into its usual state, while something on it is not."""
 
 
 def prepare_process() -> None:
@@ -30,6 +34,7 @@ def prepare_process() -> None:
 @contextmanager
 def loading_jax() -> Iterator[None]:
     """JAX reads its settings from the environment when it is imported, and raises what it finds wrong."""
+    cache.prepare()
     try:
         yield
     except Exception as error:
@@ -74,6 +79,11 @@ def say(text: str) -> None:
         sys.stderr.buffer.flush()
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal that can redraw a line; FORCE_COLOR, which rich asks, has no say in it."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def write_stdout(data: bytes) -> None:
     """Write a piece of the output, and not return before it is out.
 
@@ -101,6 +111,8 @@ def _discard_stdout() -> None:
 
 def _stop(code: ExitCode) -> NoReturn:
     """End at once: an exception raised in the middle of JAX's own code can end in a crash."""
+    with suppress(OSError):
+        os.write(2, mending)
     writers = sys.modules.get("specdec_cli.writers")
     for name in list(writers.temporary_names) if writers else []:
         with suppress(OSError):

@@ -5,19 +5,21 @@ from __future__ import annotations
 import errno
 import io
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import orjson
 
 from specdec_cli.decide import Verification
 from specdec_cli.errors import EnvironmentFault, SpecdecError
-from specdec_cli.pipeline import Outcome
+from specdec_cli.outcome import Outcome
 
 _JSON_LINE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
@@ -29,22 +31,20 @@ def to_json(verification: Verification) -> bytes:
 
 def to_npz(verification: Verification) -> bytes:
     """An archive of the same two arrays, int32."""
-    buffer = io.BytesIO()
-    answer = _answer(verification)
-    np.savez(buffer, num_accepted=answer["num_accepted"], tokens=answer["tokens"])
-    return buffer.getvalue()
+    return _npz(**_answer(verification))
 
 
 FORMATS = {".json": to_json, ".jsonl": to_json, ".npz": to_npz}
 """File name suffix → how a result is written to such a file."""
 
 
-def encode(outcome: Outcome, suffix: str) -> bytes | None:
+def encode(outcome: Outcome, suffix: str, *, record: bool | None = None) -> bytes | None:
     """What an outcome becomes in a file of a format; None for a failure that leaves no record.
 
     Args:
       outcome: a result, or an error.
       suffix: one of `FORMATS`.
+      record: whether a failure leaves a record; by default if others follow it in the same output.
     """
     # A file name need not be text, JSON must: bytes that are not UTF-8 become \\xff.
     named = {"input": os.fsencode(outcome.name).decode("utf-8", "backslashreplace")}
@@ -53,9 +53,12 @@ def encode(outcome: Outcome, suffix: str) -> bytes | None:
             return FORMATS[suffix](outcome.verification)
         line = {} if outcome.line is None else {"line": outcome.line}
         return orjson.dumps({**named, **line, **_answer(outcome.verification)}, option=_JSON_LINE)
-    if outcome.error is None or not outcome.recorded or suffix == ".npz":
+    if record is None:
+        record = outcome.recorded and suffix != ".npz"
+    if outcome.error is None or not record:
         return None
-    return orjson.dumps({**named, "error": outcome.error.record()}, option=_JSON_LINE)
+    failure = orjson.dumps({**named, "error": outcome.error.record()}, option=orjson.OPT_APPEND_NEWLINE)
+    return _npz(error=np.array(failure.decode())) if suffix == ".npz" else failure
 
 
 def only_one(pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
@@ -70,15 +73,18 @@ def only_one(pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
         yield piece
 
 
+def _npz(**arrays: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
 def _answer(verification: Verification) -> dict[str, np.ndarray]:
     return {"num_accepted": verification.num_accepted, "tokens": verification.tokens}
 
 
 def write_file(path: str, pieces: Iterable[bytes]) -> None:
-    """Write a file whole or not at all: it is made beside its place, without a name, then put into it.
-
-    An existing file keeps its mode, and a link stays a link; a pipe or device is written to as it is. Without
-    any piece nothing is written.
+    """Write a file whole or not at all (see `whole_file`); without any piece nothing is written.
 
     Raises:
       EnvironmentFault: it cannot be written; what was there before is still there.
@@ -87,37 +93,45 @@ def write_file(path: str, pieces: Iterable[bytes]) -> None:
     first = next(pieces, None)
     if first is None:
         return
-    whole = chain([first], pieces)
+    with whole_file(path) as file:
+        file.writelines(chain([first], pieces))
+
+
+@contextmanager
+def whole_file(path: str) -> Iterator[BinaryIO]:
+    """A file that is there whole when the block ends, and not at all when it ends with an exception.
+
+    It is made beside its place, without a name where the system can, then put into it. An existing file keeps its
+    mode, and a link stays a link; a pipe or device is written to as it is.
+
+    Raises:
+      EnvironmentFault: it cannot be written; what was there before is still there.
+    """
     try:
         target = Path(os.path.realpath(path))
         if target.is_symlink():
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        if target.exists() and not target.is_file():
-            with target.open("wb") as file:
-                file.writelines(whole)
-        else:
-            _replace(target, whole)
-    except (OSError, ValueError) as error:
+        in_place = target.exists() and not target.is_file()
+        with target.open("wb") if in_place else _replacing(target) as file:
+            yield file
+    except OSError as error:
         if isinstance(error, SpecdecError):
             raise
-        reason = getattr(error, "strerror", None) or error
-        raise EnvironmentFault(f"{path} cannot be written: {reason}") from None
+        raise EnvironmentFault(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def _replace(target: Path, pieces: Iterable[bytes]) -> None:
+@contextmanager
+def _replacing(target: Path) -> Iterator[BinaryIO]:
     mode = _mode(target)
     handle, name = _temporary(target)
     with os.fdopen(handle, "wb") as file:
         try:
-            file.writelines(pieces)
+            yield file
             file.flush()
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
             if name is None:
-                name = f"{target.parent}/{_PREFIX}{os.getpid()}"
-                temporary_names.add(name)
-                # A directory handle, though the path needs none, makes Python follow the link in /proc.
-                os.link(f"/proc/self/fd/{file.fileno()}", name, src_dir_fd=file.fileno())
+                name = _name_it(file.fileno(), target)
             os.replace(name, target)
         except BaseException:
             if name is not None:
@@ -135,6 +149,15 @@ def _temporary(target: Path) -> tuple[int, str | None]:
     handle, name = tempfile.mkstemp(prefix=_PREFIX, dir=target.parent)
     temporary_names.add(name)
     return handle, name
+
+
+def _name_it(handle: int, target: Path) -> str:
+    """Give a nameless file a name beside its place: a rename replaces what is there, a link would not."""
+    name = f"{target.parent}/{_PREFIX}{secrets.token_hex(8)}"
+    temporary_names.add(name)
+    # A directory handle, though the path needs none, makes Python follow the link in /proc.
+    os.link(f"/proc/self/fd/{handle}", name, src_dir_fd=handle)
+    return name
 
 
 _PREFIX = ".specdec."

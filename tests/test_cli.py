@@ -266,7 +266,7 @@ def test_a_lost_stderr_does_not_change_the_exit_code(redirection):
 
 
 def test_an_output_in_a_folder_to_come_or_a_loop_of_links_is_refused(specdec, base, tmp_path):
-    assert specdec("run", base, "-o", f"{tmp_path}/new.json/").code == 2
+    assert specdec("explain", base, "-o", f"{tmp_path}/new.json/").code == 2
     loop = tmp_path / "loop.json"
     loop.symlink_to(loop)
     assert specdec("run", base, "-o", loop).code == 3
@@ -334,4 +334,25 @@ def test_running_out_of_memory_is_one_sentence_and_exit_3(specdec, base, monkeyp
     monkeypatch.setattr(pipeline, "verify_batch", exhausted)
     ended = specdec("run", base)
     assert (ended.code, ended.out) == (3, b"")
-    assert ended.err.startswith("error: out of memory\n hint: ")
+    assert ended.err.startswith(f"error: {base}: out of memory\n hint: ")
+    monkeypatch.undo()
+
+
+def test_an_input_too_large_for_the_memory_does_not_stop_the_rest(specdec, base, monkeypatch, tmp_path):
+    from specdec_cli import pipeline
+
+    large = tmp_path / "large.json"
+    large.write_bytes(base.read_bytes())
+    real = pipeline.verify_batch
+
+    def verify_batch(batch, **settings):
+        if batch.source == str(large):
+            raise MemoryError
+        return real(batch, **settings)
+
+    monkeypatch.setattr(pipeline, "verify_batch", verify_batch)
+    ended = specdec("run", large, base)
+    assert ended.code == 3
+    first, second = map(json.loads, ended.out.splitlines())
+    assert first["error"]["problem"] == "out of memory"
+    assert second["num_accepted"] == [0]

@@ -21,7 +21,7 @@ from helpers import FIELDS, answer
 from hypothesis import given, settings
 from mutate import MUTATORS
 
-from specdec_cli.pipeline import outcomes
+from specdec_cli.pipeline import find_inputs, outcomes
 
 EXAMPLES = int(os.environ.get("SPECDEC_MUTANTS", "420"))
 
@@ -59,7 +59,7 @@ def expected(fields, decimal):
 def check(data, path):
     path.write_bytes(data)
     start = time.monotonic()
-    results = list(outcomes([str(path)]))
+    results = list(outcomes(find_inputs([str(path)])[0]))
     assert time.monotonic() - start < 5
     assert results
     answered = [result for result in results if result.verification is not None]

@@ -23,8 +23,14 @@ ORDER = [
     "decide",
     "explain",
     "verification",
-    "pipeline",
+    "outcome",
     "writers",
+    "results",
+    "pipeline",
+    "cache",
+    "terminal",
+    "info",
+    "progress",
 ]
 
 
@@ -68,8 +74,8 @@ def importers(library):
     ("library", "allowed"),
     [
         ("jax", {"kernel", "verification", "devices"}),
-        ("rich", {"explain"}),
-        ("typer", {"cli"}),
+        ("rich", {"explain", "progress"}),
+        ("typer", {"cli", "options"}),
         ("click", set()),
         ("orjson", {"readers", "writers", "explain"}),
     ],

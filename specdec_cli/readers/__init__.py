@@ -57,6 +57,8 @@ class Document:
     reading: Reading
     fields: dict[str, Any] | None
     error: InputError | None
+    end: int | None
+    """Bytes of the input up to its end; None when that is the end of the input."""
     more_follow: Callable[[], bool]
     """Whether the input goes on after it; may wait for what comes out of a pipe."""
 
@@ -97,7 +99,7 @@ def documents(name: str) -> Iterator[Document]:
             _refuse_other_formats(start)
             if start.startswith(ZIP_MAGIC):
                 fields = npz.read_fields(_seekable(stream, start))
-                yield Document(source, None, Reading.BINARY, fields, None, lambda: False)
+                yield Document(source, None, Reading.BINARY, fields, None, None, lambda: False)
             else:
                 yield from _json_documents(Lines(stream, start), source)
     except InputError as error:
@@ -109,9 +111,10 @@ def documents(name: str) -> Iterator[Document]:
 def _json_documents(lines: Lines, source: str) -> Iterator[Document]:
     def document(data: bytes, line: int | None, more_follow: Callable[[], bool] = lambda: True) -> Document:
         try:
-            return Document(source, line, Reading.DECIMAL, json_text.read_fields(data), None, more_follow)
-        except InputError as fault:
-            return Document(source, line, Reading.DECIMAL, None, fault, more_follow)
+            fields, fault = json_text.read_fields(data), None
+        except InputError as error:
+            fields, fault = None, error
+        return Document(source, line, Reading.DECIMAL, fields, fault, lines.taken, more_follow)
 
     first = lines.next()
     while first is not None and not first.strip():

@@ -24,6 +24,8 @@ class Lines:
         self._ended = False
         self.count = 0
         """Lines given out so far."""
+        self.taken = 0
+        """Bytes given out so far."""
 
     def next(self) -> bytes | None:
         """The next line with its newline (the last may have none); None at the end."""
@@ -38,6 +40,7 @@ class Lines:
         if not line:
             return None
         self.count += 1
+        self.taken += len(line)
         return line
 
     def rest(self) -> bytes:
@@ -46,7 +49,9 @@ class Lines:
         while piece := self._take():
             pieces.append(piece)
         self._pending = b""
-        return b"".join(pieces)
+        rest = b"".join(pieces)
+        self.taken += len(rest)
+        return rest
 
     def more_follow(self) -> bool:
         """Whether there is anything but blank space before the end.

@@ -1,0 +1,161 @@
+"""Where compiled programs are kept from one process to the next: JAX's persistent compilation cache, set up.
+
+JAX keeps nothing unless it is told where, and then only what took more than a second to compile, without a limit.
+Here it is told a folder of the user's own, to keep everything, and the folder is kept small. Entries are code that
+will be run, so nobody else may write there; and as a home folder may be shared by machines that differ, every kind
+of processor has a folder of its own.
+
+Only the command line does this; `specdec_cli.verify` leaves its caller's JAX alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import stat
+import sys
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+LIMIT = 64_000_000
+"""Bytes; checked as a process starts. A program takes about 16 kB."""
+CHOOSE = "SPECDEC_CACHE_DIR"
+TURN_OFF = "SPECDEC_NO_CACHE"
+_JAX_FOLDER = "JAX_COMPILATION_CACHE_DIR"
+_JAX_SWITCH = "JAX_ENABLE_COMPILATION_CACHE"
+_JAX_THRESHOLD = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+
+
+@dataclass(frozen=True)
+class Cache:
+    """What was decided about the cache."""
+
+    folder: Path | None
+    """Where programs are kept; None when they are not."""
+    ours: bool
+    """It is the tool's own: made, limited and mended here. Another, which the user set for JAX, is left alone."""
+    reason: str
+    """Why it is this one, or none."""
+
+    def entries(self) -> list[os.stat_result]:
+        """The programs in it."""
+        return [status for _, status in _entries(self.folder)] if self.folder else []
+
+
+def prepare() -> Cache:
+    """Decide on the folder, make it, and set it for a JAX that is not imported yet. Never raises."""
+    cache = choose()
+    if not cache.ours or cache.folder is None:
+        return cache
+    try:
+        _own(cache.folder)
+    except OSError as error:
+        return Cache(None, True, f"{cache.folder} cannot be used: {error.strerror or error}")
+    _limit(cache.folder)
+    _mend_when_damaged(cache.folder)
+    os.environ[_JAX_FOLDER] = str(cache.folder)
+    os.environ.setdefault(_JAX_THRESHOLD, "0")
+    return cache
+
+
+def choose() -> Cache:
+    """The folder that the environment asks for, without touching it."""
+    if os.environ.get(TURN_OFF):
+        return Cache(None, True, f"{TURN_OFF} is set")
+    if os.environ.get(_JAX_SWITCH, "").lower() in ("0", "false", "f", "no", "n", "off"):
+        return Cache(None, False, f"{_JAX_SWITCH} is {os.environ[_JAX_SWITCH]}")
+    if _JAX_FOLDER in os.environ:
+        folder = os.environ[_JAX_FOLDER]
+        return Cache(Path(folder) if folder else None, False, f"{_JAX_FOLDER} is set")
+    if os.environ.get(CHOOSE):
+        return Cache(Path(os.environ[CHOOSE]).absolute() / _kind_of_machine(), True, f"{CHOOSE} is set")
+    try:
+        return Cache(_users_cache_folder() / "specdec" / _kind_of_machine(), True, "the user's cache folder")
+    except RuntimeError as error:
+        return Cache(None, True, str(error))
+
+
+def _users_cache_folder() -> Path:
+    """As the XDG base directory specification and macOS have it.
+
+    Raises:
+      RuntimeError: there is no home folder.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(given):
+        return Path(given)
+    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+
+
+def _kind_of_machine() -> str:
+    """A name for what compiled code depends on: the processor and its features."""
+    features = [platform.machine(), platform.processor()]
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if not line.strip():
+                break  # one processor is as the next
+            if line.split(":")[0].strip() in ("model name", "flags", "Features", "CPU part"):
+                features.append(line)
+    return "jax-" + hashlib.sha256("\n".join(features).encode()).hexdigest()[:12]
+
+
+def _own(folder: Path) -> None:
+    """Make the folder, for its owner only; refuse another's."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
+    status = folder.stat()
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+        raise PermissionError(0, "it belongs to another user, whose code would be run")
+    if stat.S_IMODE(status.st_mode) != 0o700:
+        folder.chmod(0o700)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(0, "it is not writable")
+
+
+def _entries(folder: Path) -> list[tuple[Path, os.stat_result]]:
+    found = []
+    with suppress(OSError):
+        for path in folder.rglob("*"):
+            with suppress(OSError):  # another process may be clearing up too
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    found.append((path, status))
+    return found
+
+
+def _limit(folder: Path) -> None:
+    """Above the limit, drop what was used longest ago until half of it is left."""
+    entries = _entries(folder)
+    size = sum(status.st_size for _, status in entries)
+    if size <= LIMIT:
+        return
+    for path, status in sorted(entries, key=lambda entry: max(entry[1].st_atime, entry[1].st_mtime)):
+        with suppress(OSError):
+            path.unlink()
+        size -= status.st_size
+        if size <= LIMIT // 2:
+            return
+
+
+def _mend_when_damaged(folder: Path) -> None:
+    """Empty the cache when JAX warns that it cannot read it, instead of showing that warning every time.
+
+    JAX does not write entries atomically, and never replaces one: a process killed in the middle leaves half of
+    one for good. It compiles anew then, so that there is nothing for the user to do.
+    """
+    show = warnings.showwarning
+
+    def mend(message: Warning | str, *rest: object, **named: object) -> None:
+        if "persistent compilation cache" not in str(message):
+            show(message, *rest, **named)  # type: ignore[arg-type]
+            return
+        for path, _ in _entries(folder):
+            with suppress(OSError):
+                path.unlink()
+
+    warnings.showwarning = mend
+    warnings.filterwarnings("always", message=".*persistent compilation cache")  # whatever PYTHONWARNINGS says

@@ -1,0 +1,178 @@
+"""What the commands' arguments and options are, and how their values are read."""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import PurePath
+from typing import Annotated
+
+import typer
+
+
+class Device(enum.StrEnum):
+    """Where to compute."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    TPU = "tpu"
+
+
+class ExplainFormat(enum.StrEnum):
+    """What an explanation is written as."""
+
+    TEXT = "text"
+    JSON = "json"
+    HTML = "html"
+    SVG = "svg"
+    MARKDOWN = "markdown"
+
+
+class InfoFormat(enum.StrEnum):
+    """What `info` is written as."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class ResultFormat(enum.StrEnum):
+    """What the results in a folder are written as."""
+
+    JSON = "json"
+    NPZ = "npz"
+
+
+INPUT = "JSON, JSON Lines or NPZ; - is standard input."
+
+Input = Annotated[str, typer.Argument(metavar="INPUT", help=INPUT)]
+Inputs = Annotated[
+    list[str],
+    typer.Argument(metavar="INPUT…", help="JSON, JSON Lines or NPZ files, folders of them; - is standard input."),
+]
+RunOutput = Annotated[
+    str | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE|FOLDER/",
+        help="Write to FILE (.json, .jsonl, .npz) instead of stdout, or a file for each input into FOLDER.",
+    ),
+]
+ExplainOutput = Annotated[
+    str | None,
+    typer.Option(
+        "-o", "--output", metavar="FILE", help="Write to FILE (.txt, .json, .html, .svg, .md), in that format."
+    ),
+]
+OutputFormat = Annotated[
+    ResultFormat | None,
+    typer.Option("--output-format", help="What -o FOLDER/ is filled with. (default: json)"),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="With -o FOLDER/: skip inputs whose result would come out the same.")
+]
+Force = Annotated[bool, typer.Option("--force", help="With -o FOLDER/: replace results that are there.")]
+Recursive = Annotated[bool, typer.Option("--recursive", help="Look in the folders below a folder too.")]
+FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first input that fails.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Say why on stderr, as `specdec explain` does.")]
+Quiet = Annotated[
+    bool, typer.Option("-q", "--quiet", help="Say nothing on stderr but errors: no bar, warning or summary.")
+]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress bar.")]
+Validate = Annotated[
+    bool,
+    typer.Option(
+        "--validate/--no-validate", help="Check that the probabilities are finite, not negative, sum to 1."
+    ),
+]
+SumTolerance = Annotated[
+    str | None,
+    typer.Option(metavar="X", help="Accept sums closer to 1 than X. (default: 0.001, or 0.01 for 16-bit floats)"),
+]
+OnDevice = Annotated[
+    Device | None, typer.Option("--device", help="Where to compute. (default: JAX's default device)")
+]
+FormOfExplanation = Annotated[
+    ExplainFormat | None, typer.Option("--format", help="The form of the explanation. (default: text)")
+]
+Row = Annotated[list[int] | None, typer.Option(metavar="N", help="Explain row N; may be repeated.")]
+Rows = Annotated[
+    str | None, typer.Option(metavar="A:B", help="Explain rows A to B - 1. (default: the first five)")
+]
+Top = Annotated[
+    int,
+    typer.Option(
+        metavar="K",
+        min=0,
+        help="List the K likeliest candidates of a draw, beside the drawn token and its neighbours.",
+    ),
+]
+Texts = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help='Show texts of tokens: a JSON list, {"text": id}, or a tokenizer.json.'),
+]
+FormOfInfo = Annotated[InfoFormat, typer.Option("--format", help="The form of the report.")]
+
+
+def span_of(text: str | None) -> slice | None:
+    """`3:8` as Python reads it: rows 3 to 7."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,9})?:(\d{1,9})?", text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not of the form A:B, as in 3:8", param_hint="--rows")
+    start, stop = (int(part) if part else None for part in match.groups())
+    return slice(start, stop)
+
+
+def tolerance_of(text: str | None) -> Fraction | None:
+    """Read the decimal as it is written: 0.001 is not the double nearest to it."""
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise typer.BadParameter(f"{text!r} is not a number of 0 or more", param_hint="--sum-tolerance")
+    return Fraction(repr(number))
+
+
+def suffix_of(output: str | None, known: set[str], default: str) -> str:
+    """The suffix of an output file, which says its format."""
+    if output is None:
+        return default
+    suffix = PurePath(output).suffix.lower()
+    if is_folder(output):
+        raise typer.BadParameter(f"{output!r} names a folder, expected a file", param_hint="--output")
+    if suffix not in known:
+        *others, last = sorted(known)
+        raise typer.BadParameter(
+            f"{output!r} ends in none of {', '.join(others)} and {last}, which say how to write it",
+            param_hint="--output",
+        )
+    return suffix
+
+
+def is_folder(output: str | None) -> bool:
+    """Whether an output is a folder: by a slash at its end, or because it is one."""
+    return output is not None and (output.endswith(os.sep) or os.path.isdir(output))
+
+
+def refuse_without_folder(**given: object) -> None:
+    """Refuse options that only mean something for results in a folder."""
+    for name, value in given.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(f"{option} goes with -o FOLDER/", param_hint=option)
+
+
+def refuse_overwriting(inputs: list[str], output: str | None) -> None:
+    """Refuse an output file that is one of the inputs."""
+    for name in inputs:
+        with suppress(OSError, ValueError):
+            if output is not None and os.path.samefile(name, output):
+                raise typer.BadParameter(f"{output!r} is the input, which would be lost", param_hint="--output")

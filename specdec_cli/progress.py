@@ -1,0 +1,188 @@
+"""What a person is told while outcomes come: errors and warnings, a bar on a terminal, a summary, an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from specdec_cli import terminal
+from specdec_cli.errors import ExitCode, SpecdecError
+from specdec_cli.outcome import Outcome, Status
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+PATIENCE = 1.0
+"""Seconds before a bar is shown: what is done sooner needs none."""
+
+
+class Told:
+    """Passes outcomes on, and tells a person about each.
+
+    Args:
+      found: the outcomes.
+      names: the inputs, for the bar.
+      several: count at the end what became of the steps, if some failed.
+      by_input: count the inputs instead, whatever became of them.
+      fail_fast: stop at the first that fails.
+      quiet: say nothing but errors.
+      bar: show a bar, if there is a terminal for it.
+    """
+
+    def __init__(
+        self,
+        found: Iterable[Outcome],
+        names: Sequence[str] = (),
+        *,
+        several: bool = False,
+        by_input: bool = False,
+        fail_fast: bool = False,
+        quiet: bool = False,
+        bar: bool = False,
+    ) -> None:
+        self._found = found
+        self._several = several
+        self._by_input = by_input
+        self._fail_fast = fail_fast
+        self._quiet = quiet
+        self._bar = _Bar(names) if bar and not quiet and terminal.is_terminal(sys.stderr) else None
+        self._counts: Counter[Status] = Counter()
+        self._last: tuple[int, Status] | None = None
+        self._exit_code = ExitCode.OK
+
+    def __iter__(self) -> Iterator[Outcome]:
+        try:
+            for outcome in self._found:
+                self._count(outcome)
+                if outcome.error is not None:
+                    self._tell(outcome.error)
+                for words in outcome.warnings():
+                    self.say(words)
+                if self._bar is not None:
+                    self._bar.advance(outcome)
+                yield outcome
+                if outcome.error is not None and self._fail_fast:
+                    return
+        finally:
+            if self._bar is not None:
+                self._bar.hide()
+
+    def _count(self, outcome: Outcome) -> None:
+        status = outcome.status
+        if self._by_input and self._last is not None and self._last[0] == outcome.number:
+            # A further step of an input that was counted: one that fails makes it a failure.
+            if status is not Status.FAILED or self._last[1] is Status.FAILED:
+                return
+            self._counts[self._last[1]] -= 1
+        self._counts[status] += 1
+        self._last = outcome.number, status
+
+    def fail(self, error: SpecdecError) -> None:
+        """Tell of a failure that no outcome stands for, and count it."""
+        self._counts[Status.FAILED] += 1
+        self._tell(error)
+
+    def _tell(self, error: SpecdecError) -> None:
+        if self._bar is not None:
+            self._bar.hide()
+        terminal.say(error.block())
+        # An input at fault outranks a machine at fault: it will fail anywhere.
+        if self._exit_code is not ExitCode.INPUT:
+            self._exit_code = error.exit_code
+
+    def say(self, words: str) -> None:
+        """Tell what is no error, unless asked for quiet."""
+        if self._quiet:
+            return
+        if self._bar is not None:
+            self._bar.hide()
+        terminal.say(words)
+
+    def end(self) -> ExitCode:
+        """Tell what became of all, and say how to exit."""
+        failed = self._counts[Status.FAILED]
+        if self._several and (failed or self._by_input):
+            parts = [f"{self._counts[status]:,} {status.value}" for status in Status if self._counts[status]]
+            stopped = ", stopped at the first failure" if self._fail_fast and failed else ""
+            self.say((", ".join(parts) or "nothing to do") + stopped)
+        return self._exit_code
+
+
+def _size(name: str) -> int | None:
+    """Bytes of a file; None of a pipe, or of nothing."""
+    with suppress(OSError, ValueError):
+        if os.path.isfile(name):
+            return os.path.getsize(name)
+    return None
+
+
+class _Bar:
+    """Files, rows, rows a second, bytes and the time left, on stderr."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        sizes = [_size(name) for name in names]
+        self._ends = list(accumulate(size or 0 for size in sizes))
+        self._total = None if None in sizes else sum(self._ends[-1:])
+        self._rows = 0
+        self._begun = time.monotonic()
+        self._shown = False
+        self._progress: Progress | None = None
+
+    def advance(self, outcome: Outcome) -> None:
+        """Count an outcome, and show the bar if the work is long."""
+        if outcome.verification is not None:
+            self._rows += len(outcome.verification.num_accepted)
+        elapsed = time.monotonic() - self._begun
+        if elapsed < PATIENCE:
+            return
+        if self._progress is None:
+            self._progress = _progress(self._total)
+        within = outcome.document.end if outcome.document is not None else None
+        before = self._ends[outcome.number - 1] if outcome.number else 0
+        files = outcome.number + (within is None)
+        self._progress.update(
+            self._progress.task_ids[0],
+            completed=self._ends[outcome.number] if within is None else before + within,
+            description=f"{files:,}/{len(self._ends):,} files",
+            rows=f"{self._rows:,} rows, {self._rows / elapsed:,.0f}/s",
+        )
+        if not self._shown:
+            terminal.mending = _SHOW_CURSOR
+            self._progress.start()
+            self._shown = True
+
+    def hide(self) -> None:
+        """Take the bar off the screen, until the next outcome."""
+        if self._shown and self._progress is not None:
+            self._progress.stop()
+            terminal.mending = b""
+            self._shown = False
+
+
+_SHOW_CURSOR = b"\r\x1b[2K\x1b[?25h"
+"""Erases the line and brings back the cursor, which rich hides: for an end that lets nothing else be done."""
+
+
+def _progress(total: int | None) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[rows]}"),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    progress.add_task("", total=total, rows="")
+    return progress
