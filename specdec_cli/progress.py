@@ -144,11 +144,13 @@ class _Bar:
         if self._progress is None:
             self._progress = _progress(self._total)
         within = outcome.document.end if outcome.document is not None else None
+        end = self._ends[outcome.number]
         before = self._ends[outcome.number - 1] if outcome.number else 0
-        files = outcome.number + (within is None)
+        done = end if within is None else before + within
+        files = outcome.number + (self._total is not None and done >= end)
         self._progress.update(
             self._progress.task_ids[0],
-            completed=self._ends[outcome.number] if within is None else before + within,
+            completed=done,
             description=f"{files:,}/{len(self._ends):,} files",
             rows=f"{self._rows:,} rows, {self._rows / elapsed:,.0f}/s",
         )

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import warnings
 from dataclasses import dataclass
 
 import hypothesis
@@ -12,6 +14,13 @@ import jax
 import pytest
 
 from specdec_cli import cli
+
+# Compiled programs are shared by the processes that tests start, and by nobody else.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    programs = tempfile.TemporaryDirectory()
+    os.environ["SPECDEC_CACHE_DIR"] = programs.name
+for variable in [name for name in os.environ if name.startswith("JAX_COMPILATION")]:
+    del os.environ[variable]
 
 # A caller may have these on: the package must not lean on silent promotion.
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -40,11 +49,16 @@ def specdec(monkeypatch, capfdbinary):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         monkeypatch.setattr(sys, "argv", ["specdec", *map(str, arguments)])
         capfdbinary.readouterr()
+        variables = dict(os.environ)
+        shown = warnings.showwarning
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         with pytest.raises(SystemExit) as ended:
             cli.main()
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        warnings.showwarning = shown
+        os.environ.clear()
+        os.environ.update(variables)
         out, err = capfdbinary.readouterr()
         return Ended(ended.value.code or 0, out, err.decode())
 

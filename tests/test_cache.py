@@ -1,0 +1,209 @@
+"""Compiled programs are kept for the next process: in the user's own folder, small, and never in anybody's way."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+from helpers import BASE, BASE_ANSWER, to_json
+
+from specdec_cli import cache
+
+VARIABLES = (cache.CHOOSE, cache.TURN_OFF, cache._JAX_FOLDER, cache._JAX_SWITCH, cache._JAX_THRESHOLD)
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch, tmp_path):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    before = set(os.environ)
+    show = cache.warnings.showwarning
+    yield
+    cache.warnings.showwarning = show
+    for name in set(os.environ) - before:
+        del os.environ[name]
+
+
+def run(process, tmp_path):
+    base = tmp_path / "base.json"
+    base.write_bytes(to_json(BASE))
+    ended = process("run", base)
+    assert (ended.code, ended.out, ended.err) == (0, BASE_ANSWER, "")
+
+
+def programs(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_programs_are_kept_in_the_users_cache_folder_for_the_user_alone(process, tmp_path):
+    run(process, tmp_path)
+    folder = tmp_path / "home" / ".cache" / "specdec"
+    kept = programs(folder)
+    assert kept
+    assert mode(folder) == mode(kept[0].parent) == 0o700
+    before = [path.stat().st_mtime_ns for path in kept]
+    run(process, tmp_path)
+    assert [path.stat().st_mtime_ns for path in programs(folder)] == before
+
+
+def test_the_xdg_folder_is_used_when_it_is_set(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache.choose().folder.parent == tmp_path / "xdg" / "specdec"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the specification says to ignore
+    assert cache.choose().folder.parent == tmp_path / "home" / ".cache" / "specdec"
+
+
+def test_specdec_cache_dir_chooses_the_folder(process, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE_DIR", str(tmp_path / "a" / "chosen"))
+    run(process, tmp_path)
+    assert programs(tmp_path / "a" / "chosen")
+    assert mode(tmp_path / "a" / "chosen") == 0o700
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_folder_that_was_there_keeps_its_mode_and_its_files(process, monkeypatch, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir(mode=0o755)
+    (mine / "thesis.txt").write_text("x" * 1000)
+    monkeypatch.setenv("SPECDEC_CACHE_DIR", str(mine))
+    monkeypatch.setattr(cache, "LIMIT", 10)
+    cache.prepare()
+    assert mode(mine) == 0o755
+    assert (mine / "thesis.txt").exists()
+    (inner,) = (path for path in mine.iterdir() if path.is_dir())
+    assert mode(inner) == 0o700
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("SPECDEC_NO_CACHE", "1"), ("JAX_ENABLE_COMPILATION_CACHE", "false"), ("JAX_COMPILATION_CACHE_DIR", "")],
+)
+def test_it_can_be_turned_off(process, monkeypatch, tmp_path, name, value):
+    monkeypatch.setenv(name, value)
+    run(process, tmp_path)
+    assert not (tmp_path / "home").exists()
+    assert name in cache.choose().reason
+
+
+def test_a_users_own_jax_cache_is_left_as_it_is(process, monkeypatch, tmp_path):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "theirs"))
+    monkeypatch.setenv("SPECDEC_CACHE_DIR", str(tmp_path / "ours"))
+    monkeypatch.setattr(cache, "LIMIT", 0)
+    run(process, tmp_path)
+    assert not (tmp_path / "ours").exists()
+    assert "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ
+    found = cache.prepare()
+    assert (found.folder, found.ours) == (tmp_path / "theirs", False)
+
+
+def test_a_folder_that_cannot_be_used_costs_nothing_but_time(process, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPECDEC_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    run(process, tmp_path)
+    assert "cannot be used: Not a directory" in cache.prepare().reason
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no users here")
+def test_another_users_folder_is_not_trusted(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE_DIR", str(tmp_path))
+    cache.prepare()
+    os.environ.pop("JAX_COMPILATION_CACHE_DIR")
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    found = cache.prepare()
+    assert found.folder is None
+    assert "belongs to another user" in found.reason
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+
+
+def test_a_folder_open_to_others_is_closed(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE_DIR", str(tmp_path))
+    folder = cache.choose().folder
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    cache.prepare()
+    assert mode(folder) == 0o700
+
+
+def test_above_the_limit_what_was_used_longest_ago_goes(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cache, "LIMIT", 1000)
+    folder = cache.choose().folder
+    folder.mkdir()
+    for age in range(12):
+        path = folder / f"{age:02}-cache"
+        path.write_bytes(b"x" * 100)
+        os.utime(path, (10**9 - age, 10**9 - age))
+    cache.prepare()
+    assert [path.name for path in programs(folder)] == [f"{age:02}-cache" for age in range(5)]
+    del os.environ["JAX_COMPILATION_CACHE_DIR"]
+    cache.prepare()
+    assert len(programs(folder)) == 5
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 50, None])
+def test_a_damaged_program_is_made_anew_without_a_word(process, tmp_path, damage):
+    run(process, tmp_path)
+    (path,) = programs(tmp_path / "home")
+    good = path.read_bytes()
+    path.write_bytes(good[: len(good) // 2] if damage is None else damage)
+    run(process, tmp_path)
+    run(process, tmp_path)
+    (path,) = programs(tmp_path / "home")
+    assert len(path.read_bytes()) > len(good) // 2
+
+
+def test_processes_that_start_together_do_not_disturb_each_other(tmp_path):
+    base = tmp_path / "base.json"
+    base.write_bytes(to_json(BASE))
+    command = [sys.executable, "-m", "specdec_cli", "run", base]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    started = [subprocess.Popen(command, **pipes) for _ in range(4)]
+    assert {running.communicate()[0] for running in started} == {BASE_ANSWER}
+
+
+# specdec info
+
+
+def info(process):
+    ended = process("info", "--format", "json")
+    assert (ended.code, ended.err) == (0, "")
+    return json.loads(ended.out)
+
+
+def test_info_shows_versions_devices_and_the_cache(process, tmp_path):
+    before = info(process)
+    assert before["cache"]["entries"] == 0
+    run(process, tmp_path)
+    found = info(process)
+    assert found["packages"].keys() >= {"jax", "jaxlib", "numpy", "typer", "rich", "orjson"}
+    assert found["devices"]["default"] in found["devices"]["found"]
+    (path,) = programs(tmp_path / "home")
+    assert found["cache"] == {
+        "folder": str(path.parent),
+        "why": "the user's cache folder",
+        "entries": 1,
+        "bytes": path.stat().st_size,
+        "limit": cache.LIMIT,
+    }
+    text = process("info").out.decode()
+    for line in ("specdec ", "python ", "jax ", "devices ", "computes on ", "cache ", "cached "):
+        assert f"\n{line}" in f"\n{text}"
+
+
+def test_info_tells_what_is_wrong_instead_of_failing_with_it(process, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "nonsense")
+    monkeypatch.setenv("SPECDEC_NO_CACHE", "1")
+    found = info(process)
+    assert "'nonsense'" in found["devices"]["error"]
+    assert found["settings"] == {"JAX_PLATFORMS": "nonsense", "SPECDEC_NO_CACHE": "1"}
+    assert "off: SPECDEC_NO_CACHE is set" in process("info").out.decode()
+    monkeypatch.setenv("JAX_ENABLE_X64", "perhaps")
+    assert "JAX could not be loaded" in info(process)["devices"]["error"]
