@@ -30,13 +30,15 @@ lint: $(VENV)/.dev ## check the format, and the code for common faults
 types: $(VENV)/.dev ## check the types
 	@$(BIN)/mypy
 
-fuzz: $(VENV)/.dev ## 20,000 damaged files, 100,000 random rows, and a minute of coverage-guided fuzzing
-	@SPECDEC_MUTANTS=20000 SPECDEC_EXAMPLES=300 $(BIN)/python -m pytest -n auto tests/test_fuzz.py tests/test_oracle.py
+fuzz: $(VENV)/.dev ## 20,000 damaged files, 100,000 random rows, 60 kills, and a minute of coverage-guided fuzzing
+	@SPECDEC_MUTANTS=20000 SPECDEC_EXAMPLES=300 SPECDEC_KILLS=60 \
+	  $(BIN)/python -m pytest -n auto tests/test_fuzz.py tests/test_oracle.py tests/test_folder.py
 	@if $(PIP) atheris 2>/dev/null; then $(BIN)/python tests/fuzz_coverage.py 60; \
 	  else echo "atheris does not install here: no coverage-guided fuzzing"; fi
 
-bench: $(VENV)/.dev ## measure what exactness costs (minutes), into .bench/
+bench: $(VENV)/.dev ## measure what exactness and many inputs cost (minutes), into .bench/
 	@$(BIN)/python tests/benchmarks/exactness.py
+	@$(BIN)/python tests/benchmarks/many.py
 
 clean: ## remove what the targets made
 	rm -rf .venv* .bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

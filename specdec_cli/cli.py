@@ -90,9 +90,10 @@ def run(
 
         with loading_jax():
             from specdec_cli import pipeline, results, writers
+        from specdec_cli.inputs import find_inputs
         from specdec_cli.progress import Told
 
-        found, several = pipeline.find_inputs(inputs, recursive=recursive, leave_out=folder)
+        found, several = find_inputs(inputs, recursive=recursive, leave_out=folder)
         settings = pipeline.Settings(validate, tolerance, device and device.value)
         names = [input.name for input in found]
         if folder is None:
@@ -151,9 +152,10 @@ def explain(
         with loading_jax():
             from specdec_cli import pipeline, writers
         from specdec_cli.explain import data, forms, names
+        from specdec_cli.inputs import find_inputs
         from specdec_cli.progress import Told
 
-        found, several = pipeline.find_inputs([input])
+        found, several = find_inputs([input])
         options.refuse_overwriting([each.name for each in found], output)
         settings = pipeline.Settings(validate, tolerance, device and device.value)
         told = Told(pipeline.outcomes(found, settings, several=several), several=several)

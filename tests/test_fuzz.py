@@ -21,7 +21,8 @@ from helpers import FIELDS, answer
 from hypothesis import given, settings
 from mutate import MUTATORS
 
-from specdec_cli.pipeline import find_inputs, outcomes
+from specdec_cli.inputs import find_inputs
+from specdec_cli.pipeline import outcomes
 
 EXAMPLES = int(os.environ.get("SPECDEC_MUTANTS", "420"))
 

@@ -23,6 +23,7 @@ ORDER = [
     "decide",
     "explain",
     "verification",
+    "inputs",
     "outcome",
     "writers",
     "results",

@@ -8,50 +8,72 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import ROOT
+from helpers import BASE, ROOT, to_json, to_npz
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
-STEPS = [
-    (command, output)
-    for block in BLOCKS
-    for command, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+RECIPES = [
+    recipe
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for recipe in (re.split(r"\n\n", block) if not block.startswith("#!") else [block])
 ]
 BIN = Path(sys.executable).parent
 
 
-def shell(command, **environment):
+def shell(command, folder=ROOT, **environment):
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
-        ["bash", "-c", command],
-        cwd=ROOT,
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=folder,
         env={**{k: v for k, v in os.environ.items() if k != "COLUMNS"}, "PATH": path, **environment},
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=300,
         check=False,
-    ).stdout
+    )
+
+
+def steps(block):
+    return re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
 
 
 def test_there_are_commands_to_try():
-    assert len(STEPS) >= 6
-    assert STEPS[0][0] == "make run"
+    assert sum(len(steps(block)) for block in BLOCKS) >= 12
+    assert steps(BLOCKS[0])[0][0] == "make run"
 
 
-@pytest.mark.parametrize(("command", "output"), STEPS, ids=[command for command, _ in STEPS])
-def test_a_command_prints_what_the_readme_shows(command, output):
-    if "jq" in command and shutil.which("jq") is None:
-        pytest.skip("jq is not installed")
-    if command.startswith("make"):
-        # The environment that runs these tests stands for .venv, so that nothing is installed anew.
-        stamp = BIN.parent / ".installed"
-        if not stamp.exists():
-            pytest.skip("these tests were not started by make test")
-        command = f"make --no-print-directory -o '{stamp}' run VENV='{BIN.parent}'"
-        assert shell(command, MAKEFLAGS="") == output
-        return
-    assert shell(command) == output
+@pytest.mark.parametrize("block", BLOCKS, ids=[steps(block)[0][0] for block in BLOCKS])
+def test_commands_print_what_the_readme_shows(block, tmp_path):
+    for command, output in steps(block):
+        if "jq" in command and shutil.which("jq") is None:
+            pytest.skip("jq is not installed")
+        if command.startswith("make"):
+            # The environment that runs these tests stands for .venv, so that nothing is installed anew.
+            stamp = BIN.parent / ".installed"
+            if not stamp.exists():
+                pytest.skip("these tests were not started by make test")
+            command = f"make --no-print-directory -o '{stamp}' run VENV='{BIN.parent}'"
+            assert shell(command, MAKEFLAGS="").stdout == output
+            continue
+        printed = shell(command.replace("/tmp/", f"{tmp_path}/")).stdout
+        assert printed.replace(f"{tmp_path}/", "/tmp/") == output
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=[recipe.splitlines()[0] for recipe in RECIPES])
+def test_a_recipe_for_the_shell_works(recipe, tmp_path):
+    for tool in ("jq", "xargs", "parallel"):
+        if tool in recipe and shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+    for folder in ("0", "1"):
+        (tmp_path / "dumps" / folder).mkdir(parents=True)
+        (tmp_path / "dumps" / folder / f"a{folder}.npz").write_bytes(to_npz(BASE))
+        (tmp_path / "dumps" / folder / f"b{folder}.json").write_bytes(to_json(BASE))
+    (tmp_path / "steps.jsonl").write_bytes(b'{"step": %s}\n' % to_json(BASE) * 3)
+    done = shell(recipe.replace("tail -n +1 -f", "cat"), tmp_path, SLURM_ARRAY_TASK_ID="1")
+    assert done.returncode == 0, done.stdout
+    assert "error" not in done.stdout
 
 
 def test_the_python_example_prints_its_comment():
