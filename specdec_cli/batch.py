@@ -29,7 +29,13 @@ AXES = {
     "accept_uniforms": ("B", "G"),
     "sample_uniforms": ("B",),
 }
-"""The five fields and their axes, in the order in which they are reported."""
+"""The five fields of an input and their axes, in the order in which they are reported."""
+
+ANSWER_AXES = {"num_accepted": ("B",), "tokens": ("B", "G+1")}
+"""The fields of an answer."""
+
+_ALL_AXES = {**AXES, **ANSWER_AXES}
+INTEGER_FIELDS = ("draft_tokens", *ANSWER_AXES)
 
 PROB_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -249,9 +255,14 @@ def _shapes_differ(
     raise InputError(f"has shape {found}, expected {_tuple(axes)} = {wanted}, with {reasons}", hint, field=name)
 
 
+def axes_of(field: str) -> tuple[str, ...]:
+    """The axes of a field of an input or an answer."""
+    return _ALL_AXES[field]
+
+
 def axes_text(field: str) -> str:
     """`1 axis, (B,)`, for messages."""
-    axes = AXES[field]
+    axes = axes_of(field)
     return f"{len(axes)} {'axis' if len(axes) == 1 else 'axes'}, {_tuple(axes)}"
 
 

@@ -150,33 +150,3 @@ def draw_bound(mass: Any, weight: Any, vocabulary: int, how: Precision) -> Any:
     absolute = 8 * how.smallest_normal * (vocabulary + 1)
     bound = relative * mass + absolute * (1 + mass)
     return bound + 3 * how.reading_error * weight if how.reading_error else bound
-
-
-def near_tie_accept(margin: Any, uq: Any, p: Any) -> Any:
-    """Whether a float32 engine may decide an accept test otherwise: closer than float32 rounding.
-
-    The model: u, p and q are each rounded to float32, and so is the product or quotient, four half-ulps of the
-    larger side, |p − u·q| ≤ 4·2^-24·max(p, u·q) + 2^-126, below which float32 may flush. With p = 0 every
-    precision rejects.
-
-    Args:
-      margin: p − u·q, any shape.
-      uq: u·q, the same shape.
-      p: the same shape.
-    """
-    larger = (uq + p + abs(uq - p)) / 2
-    return (p > 0) & (abs(margin) <= 4 * 2.0**-24 * larger + 2.0**-126)
-
-
-def near_tie_draw(distance: Any, mass: Any, vocabulary: int) -> Any:
-    """Whether a float32 engine may draw a neighbour: s is closer to a boundary than float32 rounding.
-
-    The model: a running sum in float32, whose roundings add up like a random walk to about √V/6 units at the
-    end (measured against NumPy's cumsum at V = 32,000 and 128,256); rounding of entries, s and s·T adds four.
-
-    Args:
-      distance: from s·T to the nearer end of the drawn token's stretch, any shape.
-      mass: T, the same shape.
-      vocabulary: V.
-    """
-    return distance <= 2.0**-24 * (math.sqrt(vocabulary) / 6 + 4) * mass

@@ -14,6 +14,7 @@ ORDER = [
     "errors",
     "batch",
     "rounding",
+    "near_ties",
     "exact",
     "validate",
     "readers",

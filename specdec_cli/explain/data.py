@@ -13,7 +13,7 @@ from specdec_cli.batch import Batch
 from specdec_cli.decide import Verification
 from specdec_cli.errors import InputError
 from specdec_cli.exact import to_float, value
-from specdec_cli.rounding import near_tie_accept, near_tie_draw
+from specdec_cli.near_ties import near_tie_accept, near_tie_draw
 
 ACCEPTED, REJECTED, NOT_TESTED, PADDING = "accepted", "rejected", "not tested", "padding"
 CORRECTION, BONUS = "correction", "bonus"
@@ -173,7 +173,9 @@ def _near_ties(batch: Batch, verification: Verification) -> tuple[np.ndarray, np
     # Nothing lies below the first token that can be drawn.
     to_below = np.where(verification.below > 0, verification.threshold - verification.below, np.inf)
     to_through = verification.through - verification.threshold
-    return accepts, near_tie_draw(np.minimum(to_below, to_through), verification.mass, batch.shape[2])
+    is_bonus = verification.num_accepted == verification.draft_lengths
+    distance = np.minimum(to_below, to_through)
+    return accepts, near_tie_draw(distance, verification.mass, batch.shape[2], is_bonus)
 
 
 def _summary(batch: Batch, verification: Verification, accepts: np.ndarray, draws: np.ndarray) -> Summary:

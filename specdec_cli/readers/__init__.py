@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from specdec_cli.batch import Batch, Reading, make_batch
+from specdec_cli.batch import AXES, Batch, Reading, make_batch
 from specdec_cli.errors import InputError, UnfinishedError
 from specdec_cli.readers import json_text, npz
 from specdec_cli.readers.lines import Lines
@@ -77,7 +77,7 @@ class Document:
         return self.line is not None and self.more_follow()
 
 
-def documents(name: str) -> Iterator[Document]:
+def documents(name: str, wanted: Collection[str] = AXES) -> Iterator[Document]:
     """Read an input step by step.
 
     JSON Lines are told from one JSON object by content: an object that ends on the line where it starts is a
@@ -85,6 +85,7 @@ def documents(name: str) -> Iterator[Document]:
 
     Args:
       name: a path, or `-` for standard input.
+      wanted: the fields to read, of an input or of an answer.
 
     Yields:
       The documents, in order; to be used before the next is asked for. Decimal reading for JSON, binary for NPZ.
@@ -98,20 +99,20 @@ def documents(name: str) -> Iterator[Document]:
             start = _start_of(stream)
             _refuse_other_formats(start)
             if start.startswith(ZIP_MAGIC):
-                fields = npz.read_fields(_seekable(stream, start))
+                fields = npz.read_fields(_seekable(stream, start), wanted)
                 yield Document(source, None, Reading.BINARY, fields, None, None, lambda: False)
             else:
-                yield from _json_documents(Lines(stream, start), source)
+                yield from _json_documents(Lines(stream, start), source, wanted)
     except InputError as error:
         raise error.named(source) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", source=source) from None
 
 
-def _json_documents(lines: Lines, source: str) -> Iterator[Document]:
+def _json_documents(lines: Lines, source: str, wanted: Collection[str]) -> Iterator[Document]:
     def document(data: bytes, line: int | None, more_follow: Callable[[], bool] = lambda: True) -> Document:
         try:
-            fields, fault = json_text.read_fields(data), None
+            fields, fault = json_text.read_fields(data, wanted), None
         except InputError as error:
             fields, fault = None, error
         return Document(source, line, Reading.DECIMAL, fields, fault, lines.taken, more_follow)

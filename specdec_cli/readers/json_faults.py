@@ -6,7 +6,7 @@ import re
 
 import orjson
 
-from specdec_cli.batch import AXES
+from specdec_cli.batch import ANSWER_AXES, AXES
 from specdec_cli.errors import InputError, UnfinishedError, place_of
 
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]"))
@@ -99,7 +99,7 @@ def _word_at(data: bytes, at: int) -> bytes:
 
 def _position(data: bytes, at: int) -> tuple[str | None, tuple[int, ...]]:
     """The field and index that a byte offset falls into, by counting brackets and commas before it."""
-    start, name = max((data.rfind(f'"{field}"'.encode(), 0, at), field) for field in AXES)
+    start, name = max((data.rfind(f'"{field}"'.encode(), 0, at), field) for field in (*AXES, *ANSWER_AXES))
     if start < 0:
         return None, ()
     inside = data[start:at]

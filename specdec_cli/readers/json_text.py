@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 import orjson
 
-from specdec_cli.batch import AXES, axes_text
+from specdec_cli.batch import ANSWER_AXES, AXES, INTEGER_FIELDS, axes_of, axes_text
 from specdec_cli.errors import InputError, place_of
 from specdec_cli.readers.json_faults import parse_error, quoted
 
@@ -27,14 +27,15 @@ _COLON = re.compile(rb"[ \t\r\n]*:")
 _TYPE_NAMES = {bool: "a boolean", str: "a string", type(None): "null", dict: "an object", list: "a list"}
 
 
-def read_fields(data: bytes) -> dict[str, Any]:
+def read_fields(data: bytes, wanted: Collection[str] = AXES) -> dict[str, Any]:
     """Parse one document.
 
     Args:
       data: UTF-8, with or without a byte order mark.
+      wanted: the fields to read.
 
     Returns:
-      The arrays by name, those of the five that are there; other keys with None.
+      The arrays by name, those of the wanted that are there; other keys with None.
 
     Raises:
       InputError: without the input's name, which is not known here.
@@ -49,11 +50,11 @@ def read_fields(data: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InputError(
             f"holds {_name_of(document)}, expected an object",
-            f'an input looks like {{"draft_tokens": …, …}} with the keys {", ".join(AXES)}',
+            f'expected is {{"{next(iter(wanted))}": …, …}} with the keys {", ".join(wanted)}',
         )
     _refuse_duplicate_keys(data, document)
     # Other keys are only kept by name, so that a misspelt one can be shown.
-    return {key: _to_array(key, value) if key in AXES else None for key, value in document.items()}
+    return {key: _to_array(key, value) if key in wanted else None for key, value in document.items()}
 
 
 def may_be_whole(line: bytes) -> bool:
@@ -70,7 +71,7 @@ def is_input(line: bytes) -> bool:
         document = orjson.loads(line)
     except orjson.JSONDecodeError:
         return False
-    return any(name in document for name in AXES)
+    return any(name in document for name in (*AXES, *ANSWER_AXES))
 
 
 def _refuse_duplicate_keys(data: bytes, document: dict[str, Any]) -> None:
@@ -120,8 +121,8 @@ def _all(data: bytes, what: bytes, start: int, end: int) -> Iterator[int]:
 
 
 def _to_array(field: str, value: Any) -> np.ndarray:
-    """Nested lists → int64 (draft_tokens) or float64, as deep as the field has axes."""
-    axes = AXES[field]
+    """Nested lists → int64 (tokens and counts) or float64, as deep as the field has axes."""
+    axes = axes_of(field)
     if not isinstance(value, list):
         raise InputError(
             f"is {_name_of(value)}, of shape (), expected nested lists, {axes_text(field)}", field=field
@@ -176,7 +177,7 @@ def _wrong_depth(field: str, level: list[Any], shape: list[int]) -> NoReturn:
 
 
 def _numbers(field: str, level: list[list[Any]], shape: list[int]) -> np.ndarray:
-    whole = field == "draft_tokens"
+    whole = field in INTEGER_FIELDS
     allowed = {int} if whole else {int, float}
     array = np.empty((len(level), shape[-1]), np.int64 if whole else np.float64)
     for flat, leaves in enumerate(level):

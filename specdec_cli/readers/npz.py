@@ -12,7 +12,7 @@ import math
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO
@@ -34,17 +34,18 @@ _END_RECORD = 22
 _COPY_AGAIN = "was it copied or written to its end? `unzip -t FILE` checks it"
 
 
-def read_fields(stream: BinaryIO) -> dict[str, Any]:
-    """Read the five arrays of an archive.
+def read_fields(stream: BinaryIO, wanted: Collection[str] = AXES) -> dict[str, Any]:
+    """Read the arrays of an archive.
 
     Types and shapes are checked from the headers before any data are read, so that a few bytes cannot unpack to
     gigabytes for nothing.
 
     Args:
       stream: seekable, at the archive's start.
+      wanted: the fields to read.
 
     Returns:
-      The arrays by name, those of the five that are there, in the file's own byte order; other members with
+      The arrays by name, those of the wanted that are there, in the file's own byte order; other members with
       None, unread.
 
     Raises:
@@ -52,9 +53,9 @@ def read_fields(stream: BinaryIO) -> dict[str, Any]:
     """
     with _damage("is a damaged or truncated NPZ archive"), zipfile.ZipFile(stream) as archive:
         _refuse_bytes_around(archive, stream)
-        members = _members(archive)
+        members = _members(archive, wanted)
         headers = {name: _read_header(archive, name, info) for name, info in members.items()}
-        if len(headers) == len(AXES):
+        if headers.keys() == AXES.keys():
             # Arrays of the right type and shape that take no memory.
             check_structure(
                 {n: np.broadcast_to(np.zeros((), _real(h.dtype)), h.shape) for n, h in headers.items()}
@@ -88,8 +89,8 @@ def _damage(problem: str, field: str | None = None) -> Iterator[None]:
         raise InputError(f"{problem}: {said}", _COPY_AGAIN, field=field) from None
 
 
-def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The members that hold the five arrays."""
+def _members(archive: zipfile.ZipFile, wanted: Collection[str]) -> dict[str, zipfile.ZipInfo]:
+    """The members that hold the wanted arrays."""
     if any(info.filename.endswith("/data.pkl") for info in archive.infolist()):
         raise InputError(
             "is a file of torch.save, expected an NPZ archive",
@@ -98,14 +99,14 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         name = info.filename.removesuffix(_SUFFIX)
-        if name in AXES:
+        if name in wanted:
             if name in members:
                 raise InputError(
                     f"has two members for {name}: {members[name].filename} and {info.filename}",
                     "which of the two is meant would be a guess: save the archive anew with one",
                 )
             members[name] = info
-    return {name: members[name] for name in AXES if name in members}
+    return {name: members[name] for name in wanted if name in members}
 
 
 def _refuse_bytes_around(archive: zipfile.ZipFile, stream: BinaryIO) -> None:

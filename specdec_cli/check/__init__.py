@@ -1,0 +1,1 @@
+"""An engine's answer against the exact one: rounding or a bug, and which bug."""
