@@ -192,6 +192,48 @@ def explain(
         raise typer.Exit(told.end())
 
 
+@app.command(
+    epilog="Examples: `specdec check dump.npz engine.json`, `specdec check dumps/ answers/ --format json`"
+)
+def check(
+    input: options.CheckInput,
+    result: options.CheckResult,
+    precision: options.EnginePrecision = options.Precision.FLOAT32,
+    strict: options.Strict = False,
+    draw: options.Draw = options.DrawBy.EXACT,
+    format: options.FormOfReport = options.CheckFormat.TEXT,
+    recursive: options.Recursive = False,
+    validate: options.Validate = True,
+    sum_tolerance: options.SumTolerance = None,
+    device: options.OnDevice = None,
+) -> None:
+    """Is an engine's answer right? If not, is it rounding or a bug, and which bug?
+
+    Every row agrees, or is a near-tie (it differs where rounding may), or differs. Exit code 0 when no row
+    differs, 1 when one does, 2 when something could not be checked.
+    """
+    with reporting():
+        tolerance = options.tolerance_of(sum_tolerance)
+        with loading_jax():
+            from specdec_cli.check import report
+        from specdec_cli.check import forms, pairs
+        from specdec_cli.near_ties import PRECISIONS
+
+        standard = report.Standard(
+            PRECISIONS[precision.value],
+            strict,
+            draw is options.DrawBy.SUPPORT,
+            validate,
+            tolerance,
+            device and device.value,
+        )
+        found = report.check(pairs.find_pairs(input, result, recursive=recursive), standard)
+        for failure in found.failures:
+            say(failure.error.block())
+        write_stdout(forms.write(found, format.value, sys.stdout).encode(errors="replace"))
+        raise typer.Exit(found.exit_code)
+
+
 @app.command(epilog="Example: `specdec info --format json | jq .cache`")
 def info(format: options.FormOfInfo = options.InfoFormat.TEXT) -> None:
     """Show versions, devices, and where compiled programs are kept."""

@@ -31,6 +31,30 @@ class ExplainFormat(enum.StrEnum):
     MARKDOWN = "markdown"
 
 
+class CheckFormat(enum.StrEnum):
+    """What the report of a check is written as."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+class Precision(enum.StrEnum):
+    """What an engine computes in."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FLOAT64 = "float64"
+
+
+class DrawBy(enum.StrEnum):
+    """How the last token is judged."""
+
+    EXACT = "exact"
+    SUPPORT = "support"
+
+
 class InfoFormat(enum.StrEnum):
     """What `info` is written as."""
 
@@ -114,6 +138,29 @@ Texts = Annotated[
     str | None,
     typer.Option(metavar="FILE", help='Show texts of tokens: a JSON list, {"text": id}, or a tokenizer.json.'),
 ]
+CheckInput = Annotated[
+    str, typer.Argument(metavar="INPUT", help="What the engine was given: a file, or a folder of them.")
+]
+CheckResult = Annotated[
+    str,
+    typer.Argument(
+        metavar="RESULT",
+        help="What it answered (num_accepted, tokens) in JSON, JSON Lines or NPZ; or a folder, matched by name.",
+    ),
+]
+EnginePrecision = Annotated[
+    Precision, typer.Option("--precision", help="Excuse a decision closer than the rounding of this type.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Excuse nothing: near-ties count as differing.")]
+Draw = Annotated[
+    DrawBy,
+    typer.Option(
+        "--draw",
+        help="Judge the last token by s, or only by whether it can be drawn: for engines with noise of their own. "
+        "(support as well where the input has no sample_uniforms)",
+    ),
+]
+FormOfReport = Annotated[CheckFormat, typer.Option("--format", help="The form of the report.")]
 FormOfInfo = Annotated[InfoFormat, typer.Option("--format", help="The form of the report.")]
 
 

@@ -22,9 +22,11 @@ ORDER = [
     "devices",
     "kernel",
     "decide",
+    "consoles",
     "explain",
     "verification",
     "inputs",
+    "check",
     "outcome",
     "writers",
     "results",
@@ -76,10 +78,10 @@ def importers(library):
     ("library", "allowed"),
     [
         ("jax", {"kernel", "verification", "devices"}),
-        ("rich", {"explain", "progress"}),
+        ("rich", {"consoles", "explain", "check", "progress"}),
         ("typer", {"cli", "options"}),
         ("click", set()),
-        ("orjson", {"readers", "writers", "explain"}),
+        ("orjson", {"readers", "writers", "explain", "check"}),
     ],
 )
 def test_a_library_is_imported_only_where_it_belongs(library, allowed):

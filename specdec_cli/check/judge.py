@@ -12,6 +12,7 @@ import enum
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -143,8 +144,17 @@ def _test(u: float, p: float, q: float) -> str:
         return f"u = {u:.6g}, p = 0, which never passes"
     if q == 0:
         return f"u = {u:.6g}, q = 0 < p = {p:.6g}, which always passes"
-    digits = next((d for d in range(3, 18) if f"{u:.{d}g}" != f"{p / q:.{d}g}"), 17)
+    digits = _digits_that_tell_apart(u, p / q)
     return f"u = {u:.{digits}g}, p/q = {p / q:.{digits}g}"
+
+
+def _digits_that_tell_apart(*numbers: float) -> int:
+    """Significant digits, three or more, with which none reads as the next."""
+    for digits in range(3, 17):
+        shown = [f"{number:.{digits}g}" for number in numbers]
+        if all(one != other for one, other in pairwise(shown)):
+            return digits
+    return 17
 
 
 def _structural_fault(row: Row, accepted: int, emitted: np.ndarray) -> str:
@@ -189,13 +199,12 @@ def _draw_difference(
     distance, mass, theirs = _stretch(weights, token, row.s)
     _, _, ours = _stretch(weights, right, row.s)
     near = near_tie_draw(distance, mass, weights.size, position == row.length, how)
-    digits = 3
-    while digits < 17 and f"{row.s:.{digits}g}" in (f"{ours[0]:.{digits}g}", f"{ours[1]:.{digits}g}"):
-        digits += 1
+    digits = _digits_that_tell_apart(ours[0], row.s, ours[1])
+    more = max(digits, _digits_that_tell_apart(*theirs))
     same = "same prefix, other token" if position == int(verification.num_accepted[row.index]) else "then"
     return _Difference(
         f"{same}: s = {row.s:.{digits}g} owns token {right} ({ours[0]:.{digits}g} to {ours[1]:.{digits}g}), "
-        f"engine drew {token} ({theirs[0]:.{digits}g} to {theirs[1]:.{digits}g})",
+        f"engine drew {token} ({theirs[0]:.{more}g} to {theirs[1]:.{more}g})",
         distance / mass,
         bool(near),
     )

@@ -1,10 +1,10 @@
 """Mistakes that engines are known to make: each a step that does one thing wrong, to be replayed on an input.
 
-To add one, write a function from a `Row` to a `Step` and give it a line in `MISTAKES`. A mistake that can be made in
-several ways has several variants, of which the one that fits best is reported.
+To add one, write a function from a `Row` to a `Step` and give it a line in `MISTAKES`. A mistake that can be made
+in several ways has several variants, of which the one that fits best is reported.
 
-The replay is in float64, where a tie is taken for one: 1e-12 is far more than its rounding, and so small that noise
-hardly ever falls within it.
+The replay is in float64, where a tie is taken for one: 1e-12 is far more than its rounding, and so small that
+noise hardly ever falls within it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _swapped_in_test(row: Row) -> Step:
 
 
 def _q_minus_p(row: Row) -> Callable[[int], np.ndarray]:
-    return _at_correction(row, lambda n: np.maximum(row.q(n) - row.p(n), 0))
+    return _at_correction(row, lambda n: np.asarray(np.maximum(row.q(n) - row.p(n), 0)))
 
 
 def _swapped_in_residual(row: Row) -> Step:
@@ -142,7 +142,7 @@ def _residual_of(shift_p: int, shift_q: int) -> Replay:
         def weights(n: int) -> np.ndarray:
             last = row.length - 1
             p = row.p(min(max(n + shift_p, 0), row.length))
-            return np.maximum(p - row.q(min(max(n + shift_q, 0), last)), 0)
+            return np.asarray(np.maximum(p - row.q(min(max(n + shift_q, 0), last)), 0))
 
         return _at_correction(row, weights)
 
@@ -202,17 +202,26 @@ def _argmax(row: Row) -> Step:
     return step(row, draw=lambda weights, _: int(np.argmax(weights)))
 
 
-def _cumulative_in(dtype: Any, normalised: bool) -> Replay:
+def _cumulative_in(dtype: Any, *, normalised: bool, s_as_well: bool = False) -> Replay:
     def draw_of(row: Row) -> Callable[[np.ndarray, int], int]:
         def draw(weights: np.ndarray, _: int) -> int:
             shares = weights / weights.sum() if normalised else weights
             cumulative = np.cumsum(shares.astype(dtype)).astype(np.float64)
-            threshold = row.s if normalised else row.s * cumulative[-1]
+            s = float(dtype(row.s)) if s_as_well else row.s
+            threshold = s if normalised else float(dtype(s * cumulative[-1]))
             return int(np.argmax(cumulative > threshold))  # 0 where none is
 
         return draw
 
     return lambda row: step(row, draw=draw_of(row))
+
+
+def _all_cumulative_in(dtype: Any) -> dict[str, Replay]:
+    return {
+        "against s·T": _cumulative_in(dtype, normalised=False),
+        "of normalised weights": _cumulative_in(dtype, normalised=True),
+        "of normalised weights, s rounded as well": _cumulative_in(dtype, normalised=True, s_as_well=True),
+    }
 
 
 EPSILONS = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
@@ -284,21 +293,7 @@ MISTAKES = (
         },
     ),
     Mistake("argmax instead of sampling", {"": _argmax}, needs_s=True),
-    Mistake(
-        "float32 cumulative sums",
-        {
-            "against s·T": _cumulative_in(np.float32, False),
-            "of normalised weights": _cumulative_in(np.float32, True),
-        },
-        needs_s=True,
-    ),
-    Mistake(
-        "bfloat16 cumulative sums",
-        {
-            "against s·T": _cumulative_in(ml_dtypes.bfloat16, False),
-            "of normalised weights": _cumulative_in(ml_dtypes.bfloat16, True),
-        },
-        needs_s=True,
-    ),
+    Mistake("float32 cumulative sums", _all_cumulative_in(np.float32), needs_s=True),
+    Mistake("bfloat16 cumulative sums", _all_cumulative_in(ml_dtypes.bfloat16), needs_s=True),
 )
 """In the order in which equals are reported."""

@@ -16,7 +16,7 @@ from specdec_cli.check.rows import Row
 from specdec_cli.decide import Verification
 
 MOST_ROWS = 64
-"""Rows that are replayed, of those that differ and as many of those that do not: replays cost a pass over V each."""
+"""Rows that are replayed, of those that differ and as many of those that do not: a replay costs a pass over V."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Suspicion:
         ]
 
     def suspects(self) -> list[Suspect]:
-        """Mistakes that explain more than half of the differing rows and are mostly right where they tell; best first."""
+        """Mistakes that explain most of the differing rows and are mostly right where they tell; best first."""
         found = []
         for mistake in MISTAKES:
             best = max(

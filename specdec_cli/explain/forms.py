@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -15,37 +14,15 @@ from rich import terminal_theme
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
+from specdec_cli.consoles import MARKDOWN_WIDTH, PAGE_WIDTH, text_for_file, text_for_stream
 from specdec_cli.explain.data import Explanation
 from specdec_cli.explain.layout import layout
 from specdec_cli.explain.names import Names
 
-PAGE_WIDTH = 104
-"""Columns where no terminal sets them: pipes, files and pages."""
-LEAST_WIDTH = 40
 BARS_FROM = 88
 """Columns from which there is room for numbers and bars."""
-MARKDOWN_WIDTH = 400
-"""Wide enough that no table is cut."""
-
 FORMATS = ("text", "json", "html", "svg", "markdown")
 SUFFIXES = {".txt": "text", ".json": "json", ".jsonl": "json", ".html": "html", ".svg": "svg", ".md": "markdown"}
-
-_ASCII = str.maketrans(
-    {
-        "✓": "+",
-        "✗": "x",
-        "·": ".",
-        "➜": ">",
-        "→": "->",
-        "≥": ">=",
-        "∞": "inf",
-        "━": "#",
-        "╸": "#",
-        "╺": "#",
-        "…": "~",
-        "─": "-",
-    }
-)
 
 
 def render(explanations: Iterable[Explanation], names: Names, form: str, *, title: str = "specdec explain") -> str:
@@ -57,23 +34,20 @@ def render(explanations: Iterable[Explanation], names: Names, form: str, *, titl
       form: one of `FORMATS` but "json" (see `parts`); text is plain here, `for_stream` writes it with colour.
       title: of an HTML or SVG document.
     """
-    width = MARKDOWN_WIDTH if form == "markdown" else PAGE_WIDTH
-    page = form in ("html", "svg")
-    console = Console(
-        file=io.StringIO(),
-        record=page,
-        width=width,
-        color_system="truecolor" if page else None,
-        force_terminal=page,
+
+    def show_all(console: Console) -> None:
+        for explanation in explanations:
+            show(explanation, names, console, markdown=form == "markdown")
+
+    if form not in ("html", "svg"):
+        return text_for_file(MARKDOWN_WIDTH if form == "markdown" else PAGE_WIDTH, show_all)
+    page = Console(
+        file=io.StringIO(), record=True, width=PAGE_WIDTH, color_system="truecolor", force_terminal=True
     )
-    for explanation in explanations:
-        show(explanation, names, console, markdown=form == "markdown")
+    show_all(page)
     if form == "html":
-        return console.export_html(inline_styles=True, theme=terminal_theme.DEFAULT_TERMINAL_THEME)
-    if form == "svg":
-        return console.export_svg(title=title, code_format=_svg_without_network())
-    assert isinstance(console.file, io.StringIO)
-    return _without_trailing_blanks(console.file.getvalue())
+        return page.export_html(inline_styles=True, theme=terminal_theme.DEFAULT_TERMINAL_THEME)
+    return page.export_svg(title=title, code_format=_svg_without_network())
 
 
 def parts(explanations: Iterable[Explanation], names: Names, form: str) -> Iterator[str]:
@@ -87,22 +61,8 @@ def parts(explanations: Iterable[Explanation], names: Names, form: str) -> Itera
 
 
 def for_stream(explanation: Explanation, names: Names, stream: TextIO) -> str:
-    """Text as a stream can show it: with a terminal's colour and width, plain in a pipe, ASCII where need be."""
-    terminal = stream.isatty()
-    console = Console(file=stream, force_terminal=terminal, color_system="auto" if terminal else None)
-    if not terminal and "COLUMNS" not in os.environ:
-        console.width = PAGE_WIDTH
-    console.width = max(console.width, LEAST_WIDTH)
-    with console.capture() as captured:
-        show(explanation, names, console)
-    text = captured.get()
-    if not terminal:
-        text = _without_trailing_blanks(text)
-    return text if "utf" in (stream.encoding or "").lower() else to_ascii(text)
-
-
-def _without_trailing_blanks(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.split("\n"))
+    """Text as a stream can show it."""
+    return text_for_stream(stream, lambda console: show(explanation, names, console))
 
 
 def show(explanation: Explanation, names: Names, console: Console, *, markdown: bool = False) -> None:
@@ -114,11 +74,6 @@ def show(explanation: Explanation, names: Names, console: Console, *, markdown: 
 def to_json(explanation: Explanation) -> str:
     """One line of strict JSON with every number; an infinite ratio or margin is the string "Infinity"."""
     return orjson.dumps(_strict(asdict(explanation))).decode() + "\n"
-
-
-def to_ascii(text: str) -> str:
-    """The same with what ASCII has, for a stream that can carry no more."""
-    return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 def _strict(value: Any) -> Any:

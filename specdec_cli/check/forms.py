@@ -1,0 +1,174 @@
+"""`Report` → text for a terminal or a pipe, JSON, Markdown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TextIO
+
+import orjson
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from specdec_cli.check.fit import Fit
+from specdec_cli.check.judge import Verdict
+from specdec_cli.check.report import Report, RowReport
+from specdec_cli.check.suspects import Suspect
+from specdec_cli.consoles import MARKDOWN_WIDTH, text_for_file, text_for_stream
+
+MOST_ROWS = 20
+"""Rows that a text lists; JSON has all."""
+STYLES = {Verdict.AGREES: "green", Verdict.NEAR_TIE: "yellow", Verdict.DIFFERS: "red"}
+
+
+def write(report: Report, form: str, stream: TextIO) -> str:
+    """A report in a form, "text" as `stream` can show it, "json" or "markdown"."""
+    if form == "text":
+        return for_stream(report, stream)
+    return to_json(report) if form == "json" else to_markdown(report)
+
+
+def to_json(report: Report) -> str:
+    """All of it, as one line."""
+    whole = {
+        "summary": {
+            "rows": len(report.rows),
+            "agrees": report.count(Verdict.AGREES),
+            "near_tie": report.count(Verdict.NEAR_TIE),
+            "differs": report.count(Verdict.DIFFERS),
+            "failed": len(report.failures),
+            "precision": report.precision,
+            "strict": report.strict,
+            "draw": "support" if report.by_support else "exact",
+            "exit_code": int(report.exit_code),
+        },
+        "rows": [
+            {
+                "input": _name(row.input),
+                "line": row.line,
+                "index": row.judgement.row,
+                "verdict": row.judgement.verdict.value,
+                "cause": row.judgement.cause,
+                "margin": row.judgement.margin,
+            }
+            for row in report.rows
+        ],
+        "mistakes": [asdict(suspect) for suspect in report.suspects],
+        "fit": None if report.fit is None else asdict(report.fit),
+        "failures": [{"input": _name(each.input), "error": each.error.record()} for each in report.failures],
+    }
+    return orjson.dumps(whole).decode() + "\n"
+
+
+def _name(path: str) -> str:
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def for_stream(report: Report, stream: TextIO) -> str:
+    """Text as a stream can show it."""
+    return text_for_stream(stream, lambda console: _show(report, console, markdown=False))
+
+
+def to_markdown(report: Report) -> str:
+    """For an issue."""
+    return text_for_file(MARKDOWN_WIDTH, lambda console: _show(report, console, markdown=True))
+
+
+def _show(report: Report, console: Console, *, markdown: bool) -> None:
+    for part in _layout(report, markdown):
+        console.print(part, highlight=False, soft_wrap=False)
+
+
+def _layout(report: Report, markdown: bool) -> Iterator[RenderableType]:
+    yield _summary(report)
+    worst = report.worst_first()
+    if worst:
+        yield Text()
+        table = _table(markdown, "row", "verdict", "first cause")
+        for row in worst[:MOST_ROWS]:
+            verdict = row.judgement.verdict
+            table.add_row(
+                _place(row, report.several), Text(verdict.value, style=STYLES[verdict]), Text(row.judgement.cause)
+            )
+        yield table
+        if len(worst) > MOST_ROWS:
+            yield Text(f"{len(worst) - MOST_ROWS:,} more: --format json has them all", style="dim")
+    if report.fit is not None:
+        yield Text()
+        yield _fit(report.fit)
+    differing = report.count(Verdict.DIFFERS)
+    if differing:
+        yield Text()
+        yield from _mistakes(report.suspects, differing, report.passed_over, markdown)
+
+
+def _summary(report: Report) -> Text:
+    text = Text(f"{len(report.rows):,} row{'s' * (len(report.rows) != 1)}: ")
+    words = {
+        Verdict.AGREES: "agree",
+        Verdict.NEAR_TIE: f"near-tie ({report.precision})",
+        Verdict.DIFFERS: "differ",
+    }
+    for number, (verdict, word) in enumerate(words.items()):
+        count = report.count(verdict)
+        text.append(", " * bool(number))
+        text.append(f"{count:,} {word}", style=STYLES[verdict] if count else "dim")
+    if report.strict and report.count(Verdict.NEAR_TIE):
+        text.append(", which --strict counts as differing")
+    if report.by_support:
+        text.append("; last tokens judged by whether they can be drawn")
+    if report.failures:
+        text.append(f"; {len(report.failures):,} could not be checked", style="red")
+    return text
+
+
+def _place(row: RowReport, several: bool) -> Text:
+    line = "" if row.line is None else f"line {row.line}: "
+    return Text(f"{f'{row.input}: ' if several else ''}{line}row {row.judgement.row}")
+
+
+def _fit(fit: Fit) -> Text:
+    if not fit.rows:
+        return Text("no row to test the draws of")
+    verdict = ("fit", "green") if fit.fits else ("do not fit", "red")
+    return Text.assemble(
+        f"last tokens of {fit.rows:,} row{'s' * (fit.rows != 1)} ",
+        verdict,
+        f" what they should be drawn from: p-value {fit.p_value:.3g} (in the order {fit.order}); "
+        f"below {fit.false_alarm:g} would be a false alarm in {fit.false_alarm:g} of right engines",
+    )
+
+
+def _mistakes(
+    suspects: list[Suspect], differing: int, passed_over: int, markdown: bool
+) -> Iterator[RenderableType]:
+    if not suspects:
+        yield Text("no known mistake reproduces most of the differing rows")
+        return
+    yield Text("the differing rows are consistent with:")
+    table = _table(markdown, "mistake", "reproduced", "told apart by")
+    for each in suspects:
+        name = f"{each.name}{f' ({each.variant})' if each.variant else ''}"
+        table.add_row(
+            Text(name),
+            f"{each.reproduced:,} of {each.differing:,} differing rows",
+            f"{each.telling:,} rows, right on {each.matched:,}",
+        )
+    yield table
+    if passed_over:
+        yield Text(f"({differing - passed_over:,} of the {differing:,} differing rows were replayed)", style="dim")
+
+
+def _table(markdown: bool, *headers: str) -> Table:
+    table = Table(
+        box=box.MARKDOWN if markdown else box.SIMPLE_HEAD,
+        pad_edge=markdown,
+        padding=(0, 1) if markdown else (0, 2, 0, 0),
+        show_edge=markdown,
+    )
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    return table
