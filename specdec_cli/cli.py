@@ -137,6 +137,7 @@ def explain(
     rows: options.Rows = None,
     top: options.Top = 6,
     tokens: options.Texts = None,
+    against: options.Against = None,
     validate: options.Validate = True,
     sum_tolerance: options.SumTolerance = None,
     device: options.OnDevice = None,
@@ -151,6 +152,7 @@ def explain(
 
         with loading_jax():
             from specdec_cli import pipeline, writers
+        from specdec_cli.check.against import Against
         from specdec_cli.explain import data, forms, names
         from specdec_cli.inputs import find_inputs
         from specdec_cli.progress import Told
@@ -161,11 +163,14 @@ def explain(
         told = Told(pipeline.outcomes(found, settings, several=several), several=several)
 
         texts = names.no_names if tokens is None else names.read_names(tokens)
+        engine = Against(against)
         form = format.value if format else forms.SUFFIXES[suffix]
 
         def explanations() -> Iterator[data.Explanation]:
             for outcome in told:
-                if outcome.batch is not None and outcome.verification is not None:
+                if outcome.batch is None or outcome.verification is None:
+                    engine.skip()
+                else:
                     try:
                         yield data.explain(
                             outcome.batch,
@@ -174,6 +179,7 @@ def explain(
                             span=span,
                             top=top,
                             line=outcome.line,
+                            engine=engine.next(outcome.batch, outcome.verification),
                         )
                     except InputError as error:  # no such row; another step may have it
                         told.fail(error)

@@ -138,6 +138,14 @@ Texts = Annotated[
     str | None,
     typer.Option(metavar="FILE", help='Show texts of tokens: a JSON list, {"text": id}, or a tokenizer.json.'),
 ]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar="RESULT",
+        help="Show an engine's answer (num_accepted, tokens) beside the exact one.",
+    ),
+]
 CheckInput = Annotated[
     str, typer.Argument(metavar="INPUT", help="What the engine was given: a file, or a folder of them.")
 ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,19 @@ class Draw:
 
 
 @dataclass(frozen=True)
+class Engine:
+    """An engine's answer for a row, beside the exact one."""
+
+    num_accepted: int
+    tokens: list[int]
+    """As the engine gave them, without the padding at the end."""
+    verdict: str
+    """`agrees`, `near-tie` or `differs`."""
+    cause: str
+    """Why it does not agree."""
+
+
+@dataclass(frozen=True)
 class Row:
     """One row of the batch."""
 
@@ -90,6 +103,7 @@ class Row:
     tokens: list[int]
     tests: list[Test]
     draw: Draw
+    engine: Engine | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +143,7 @@ def explain(
     span: slice | None = None,
     top: int = TOP,
     line: int | None = None,
+    engine: Sequence[Engine] | None = None,
 ) -> Explanation:
     """Gather what explains a batch.
 
@@ -139,6 +154,7 @@ def explain(
       span: more rows; without either, the first `FIRST_ROWS`.
       top: how many of the likeliest candidates of a draw to list. The drawn token and its neighbours always are.
       line: the input's line in JSON Lines.
+      engine: an engine's answer for each row of the batch, to be shown beside the exact one.
 
     Raises:
       InputError: a row is not there.
@@ -160,7 +176,13 @@ def explain(
         source=batch.source,
         line=line,
         summary=_summary(batch, verification, accept_ties, draw_ties),
-        rows=[_row(batch, verification, row, accept_ties[row], bool(draw_ties[row]), top) for row in chosen],
+        rows=[
+            replace(
+                _row(batch, verification, row, accept_ties[row], bool(draw_ties[row]), top),
+                engine=None if engine is None else engine[row],
+            )
+            for row in chosen
+        ],
     )
 
 

@@ -73,7 +73,11 @@ def show(explanation: Explanation, names: Names, console: Console, *, markdown: 
 
 def to_json(explanation: Explanation) -> str:
     """One line of strict JSON with every number; an infinite ratio or margin is the string "Infinity"."""
-    return orjson.dumps(_strict(asdict(explanation))).decode() + "\n"
+    found = asdict(explanation)
+    for row in found["rows"]:
+        if row["engine"] is None:
+            del row["engine"]
+    return orjson.dumps(_strict(found)).decode() + "\n"
 
 
 def _strict(value: Any) -> Any:

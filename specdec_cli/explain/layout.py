@@ -22,6 +22,7 @@ from specdec_cli.explain.data import (
     REJECTED,
     Candidate,
     Draw,
+    Engine,
     Explanation,
     Row,
     Summary,
@@ -60,7 +61,10 @@ def layout(explanation: Explanation, names: Names, markdown: bool, bars: bool = 
         yield Text()
         yield Text(f"{'### ' if markdown else ''}row {row.row}", style="bold")
         yield Text()
-        yield _strip(row, names)
+        if row.engine is None:
+            yield _strip(row, names)
+        else:
+            yield from _side_by_side(row, row.engine, names, markdown)
         yield Text()
         yield from _tests(row, names, markdown, bars)
         yield from _draw(row.draw, names, markdown, bars)
@@ -120,6 +124,22 @@ def _strip(row: Row, names: Names) -> RenderableType:
             text = f"{symbol} {token}{' ' + name if name else ''} {word}"
         strip.append(Text(text, style=LOOKS[word][1], no_wrap=True))
     return Columns(strip, padding=(0, 3))
+
+
+def _side_by_side(row: Row, engine: Engine, names: Names, markdown: bool) -> Iterator[RenderableType]:
+    """Token by token: the exact answer and the engine's."""
+    table = _table(markdown, "", "num_accepted", "tokens")
+    for name, accepted, tokens in (
+        ("exact", row.num_accepted, row.tokens),
+        ("engine", engine.num_accepted, engine.tokens),
+    ):
+        shown = ", ".join(_label(token, names, markdown).plain for token in tokens)
+        table.add_row(name, str(accepted), Text(shown))
+    yield table
+    style = {"agrees": "green", "near-tie": "yellow", "differs": "red"}[engine.verdict]
+    yield Text.assemble((engine.verdict, style), f": {engine.cause}" if engine.cause else "")
+    yield Text()
+    yield _strip(row, names)
 
 
 def _tests(row: Row, names: Names, markdown: bool, bars: bool) -> Iterator[RenderableType]:
@@ -259,7 +279,7 @@ def _table(markdown: bool, *headers: str) -> Table:
         padding=(0, 1) if markdown else 0,
         show_edge=markdown,
     )
-    texts = {"", "token"}
+    texts = {"", "token", "tokens"}
     for header in headers:
         # Folded rather than cut: a number without its end is worse than none.
         table.add_column(header, justify="left" if header in texts else "right", overflow="fold", min_width=1)
