@@ -41,10 +41,14 @@ class Fit:
 
 
 class FitTest:
-    """Gathers rows, then tests them all."""
+    """Gathers rows, then tests them all.
 
-    def __init__(self) -> None:
-        self._random = np.random.default_rng(SEED)
+    Args:
+      seed: of the noise w.
+    """
+
+    def __init__(self, seed: int = SEED) -> None:
+        self._random = np.random.default_rng(seed)
         self._by_id: list[float] = []
         self._by_weight: list[float] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TextIO
 
@@ -68,7 +68,7 @@ def _name(path: str) -> str:
 
 
 def for_stream(report: Report, stream: TextIO) -> str:
-    """Text as a stream can show it."""
+    """Text as a stream can show it: a row on a line, never wrapped, so that it can be searched."""
     return text_for_stream(stream, lambda console: _show(report, console, markdown=False))
 
 
@@ -79,7 +79,7 @@ def to_markdown(report: Report) -> str:
 
 def _show(report: Report, console: Console, *, markdown: bool) -> None:
     for part in _layout(report, markdown):
-        console.print(part, highlight=False, soft_wrap=False)
+        console.print(part, highlight=False, soft_wrap=not markdown)
 
 
 def _layout(report: Report, markdown: bool) -> Iterator[RenderableType]:
@@ -87,13 +87,7 @@ def _layout(report: Report, markdown: bool) -> Iterator[RenderableType]:
     worst = report.worst_first()
     if worst:
         yield Text()
-        table = _table(markdown, "row", "verdict", "first cause")
-        for row in worst[:MOST_ROWS]:
-            verdict = row.judgement.verdict
-            table.add_row(
-                _place(row, report.several), Text(verdict.value, style=STYLES[verdict]), Text(row.judgement.cause)
-            )
-        yield table
+        yield from _rows(worst[:MOST_ROWS], report.several, markdown)
         if len(worst) > MOST_ROWS:
             yield Text(f"{len(worst) - MOST_ROWS:,} more: --format json has them all", style="dim")
     if report.fit is not None:
@@ -103,6 +97,23 @@ def _layout(report: Report, markdown: bool) -> Iterator[RenderableType]:
     if differing:
         yield Text()
         yield from _mistakes(report.suspects, differing, report.passed_over, markdown)
+        if report.only_draws_differ and not report.suspects:
+            yield Text(
+                "only last tokens differ: if the engine draws them with noise of its own, --draw support "
+                "judges them by whether they can be drawn"
+            )
+
+
+def _rows(rows: list[RowReport], several: bool, markdown: bool) -> Iterator[RenderableType]:
+    cells = [
+        (
+            _place(row, several),
+            Text(row.judgement.verdict.value, style=STYLES[row.judgement.verdict]),
+            Text(row.judgement.cause),
+        )
+        for row in rows
+    ]
+    yield from _columns(("row", "verdict", "first cause"), cells, markdown)
 
 
 def _summary(report: Report) -> Text:
@@ -149,26 +160,34 @@ def _mistakes(
         yield Text("no known mistake reproduces most of the differing rows")
         return
     yield Text("the differing rows are consistent with:")
-    table = _table(markdown, "mistake", "reproduced", "told apart by")
-    for each in suspects:
-        name = f"{each.name}{f' ({each.variant})' if each.variant else ''}"
-        table.add_row(
-            Text(name),
-            f"{each.reproduced:,} of {each.differing:,} differing rows",
-            f"{each.telling:,} rows, right on {each.matched:,}",
+    cells = [
+        (
+            Text(f"{each.name}{f' ({', or '.join(each.variants)})' if each.variants else ''}"),
+            Text(f"{each.reproduced:,} of {each.differing:,} differing rows"),
+            Text(f"{each.telling:,} rows, right on {each.matched:,}"),
         )
-    yield table
+        for each in suspects
+    ]
+    yield from _columns(("mistake", "reproduced", "told apart by"), cells, markdown)
     if passed_over:
         yield Text(f"({differing - passed_over:,} of the {differing:,} differing rows were replayed)", style="dim")
 
 
-def _table(markdown: bool, *headers: str) -> Table:
-    table = Table(
-        box=box.MARKDOWN if markdown else box.SIMPLE_HEAD,
-        pad_edge=markdown,
-        padding=(0, 1) if markdown else (0, 2, 0, 0),
-        show_edge=markdown,
-    )
-    for header in headers:
-        table.add_column(header, overflow="fold")
-    return table
+def _columns(
+    headers: tuple[str, ...], rows: Sequence[tuple[Text, ...]], markdown: bool
+) -> Iterator[RenderableType]:
+    """A Markdown table, or lines with their cells below each other."""
+    if markdown:
+        table = Table(*headers, box=box.MARKDOWN)
+        for row in rows:
+            table.add_row(*row)
+        yield table
+        return
+    everything = [tuple(Text(header, style="dim") for header in headers), *rows]
+    widths = [max(row[column].cell_len for row in everything) for column in range(len(headers))]
+    for row in everything:
+        line = Text()
+        for cell, width in zip(row, widths, strict=True):
+            line.append_text(cell).append(" " * (width - cell.cell_len + 2))
+        line.rstrip()
+        yield line

@@ -41,6 +41,8 @@ class Judgement:
     verdict: Verdict
     cause: str = ""
     """The first difference that is not a near-tie, or else the first; empty where there is none."""
+    in_draw: bool = False
+    """The cause is another last token, which s does not lead to but other noise might."""
     margin: float | None = None
     """How far the decision was from coming out as the engine has it: of u in an accept test, of s in a draw. None
     where no noise would have led to the engine's answer."""
@@ -51,6 +53,7 @@ class _Difference:
     cause: str
     margin: float | None
     near_tie: bool
+    in_draw: bool = False
 
 
 def judge(
@@ -74,7 +77,7 @@ def judge(
         if differences:
             worst = next((each for each in differences if not each.near_tie), differences[0])
             verdict = Verdict.NEAR_TIE if worst.near_tie else Verdict.DIFFERS
-            found[row] = Judgement(row, verdict, worst.cause, worst.margin)
+            found[row] = Judgement(row, verdict, worst.cause, worst.in_draw, worst.margin)
     return found
 
 
@@ -207,6 +210,7 @@ def _draw_difference(
         f"engine drew {token} ({theirs[0]:.{more}g} to {theirs[1]:.{more}g})",
         distance / mass,
         bool(near),
+        in_draw=True,
     )
 
 

@@ -62,6 +62,12 @@ class Report:
         """Whether rows need the name of their input, or its line."""
         return len({(row.input, row.line) for row in self.rows}) > 1 or bool(self.failures)
 
+    @property
+    def only_draws_differ(self) -> bool:
+        """Every difference is in a last token that other noise might have led to."""
+        differing = [row.judgement for row in self.rows if row.judgement.verdict is Verdict.DIFFERS]
+        return bool(differing) and all(each.in_draw for each in differing)
+
     def worst_first(self) -> list[RowReport]:
         """The rows that do not agree: differences before near-ties, the largest margin first."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,8 +24,8 @@ class Suspect:
     """A mistake that most of the differing rows are consistent with."""
 
     name: str
-    variant: str
-    """The way to make it that fits best; empty where there is only one."""
+    variants: list[str]
+    """The ways to make it that fit best, and that the data do not tell apart; empty where there is only one."""
     reproduced: int
     """Differing rows on which the mistake comes to the engine's answer."""
     differing: int
@@ -84,7 +84,7 @@ class Suspicion:
         for mistake, variant, replay in self._replays():
             step = replay(row)
             if self._by_support:
-                possible = 0 <= token < len(step.weights) and step.weights[token] > 0
+                possible = 0 <= token < len(step.weights) and bool(step.weights[token] > 0)
                 matches = intact and step.num_accepted == accepted and possible
                 tells = step.num_accepted != exact or differs
             else:
@@ -107,16 +107,15 @@ class Suspicion:
         """Mistakes that explain most of the differing rows and are mostly right where they tell; best first."""
         found = []
         for mistake in MISTAKES:
-            best = max(
-                (
-                    Suspect(mistake.name, variant, count.reproduced, self._differing, count.telling, count.matched)
-                    for variant in mistake.variants
-                    for count in [self._counts[mistake.name, variant]]
-                ),
-                key=_fit,
-            )
+            tried = [
+                Suspect(mistake.name, [variant], count.reproduced, self._differing, count.telling, count.matched)
+                for variant in mistake.variants
+                for count in [self._counts[mistake.name, variant]]
+            ]
+            best = max(tried, key=_fit)
             if 2 * best.reproduced > best.differing and 2 * best.matched >= best.telling:
-                found.append(best)
+                as_good = [each.variants[0] for each in tried if _fit(each) == _fit(best)]
+                found.append(replace(best, variants=[variant for variant in as_good if variant]))
         return sorted(found, key=_fit, reverse=True)
 
 
