@@ -162,7 +162,7 @@ def _mistakes(
     yield Text("the differing rows are consistent with:")
     cells = [
         (
-            Text(f"{each.name}{f' ({', or '.join(each.variants)})' if each.variants else ''}"),
+            Text(each.name + (f" ({', or '.join(each.variants)})" if each.variants else "")),
             Text(f"{each.reproduced:,} of {each.differing:,} differing rows"),
             Text(f"{each.telling:,} rows, right on {each.matched:,}"),
         )

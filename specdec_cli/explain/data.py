@@ -13,6 +13,7 @@ from specdec_cli.batch import Batch
 from specdec_cli.decide import Verification
 from specdec_cli.errors import InputError
 from specdec_cli.exact import to_float, value
+from specdec_cli.explain.candidates import Candidate, find_candidates
 from specdec_cli.near_ties import near_tie_accept, near_tie_draw
 
 ACCEPTED, REJECTED, NOT_TESTED, PADDING = "accepted", "rejected", "not tested", "padding"
@@ -45,24 +46,6 @@ class Test:
     """Floats did not suffice, and it was decided in exact arithmetic."""
     overlap: float
     """Σ min(p, q) over the vocabulary: the chance that a token drawn from q is accepted here."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A token that could be drawn, or all the others summed (`token` is None)."""
-
-    token: int | None
-    count: int
-    p: float
-    q: float | None
-    """None at the bonus position, which has no draft."""
-    residual: float
-    share: float
-    """r(v), the residual divided by its mass."""
-    start: float | None
-    end: float | None
-    """The stretch of [0, 1) that draws it: start ≤ s < end."""
-    drawn: bool
 
 
 @dataclass(frozen=True)
@@ -292,60 +275,8 @@ def _draw(batch: Batch, verification: Verification, row: int, near_tie: bool, to
         empty_residual=empty,
         near_tie=near_tie,
         exact=bool(verification.draw_exact[row]),
-        candidates=_candidates(p, q, weights, token, top, verification, row),
+        candidates=find_candidates(p, q, weights, token, top, verification, row),
     )
-
-
-def _candidates(
-    p: np.ndarray,
-    q: np.ndarray | None,
-    weights: np.ndarray,
-    token: int,
-    top: int,
-    verification: Verification,
-    row: int,
-) -> list[Candidate]:
-    """The likeliest, the drawn one and its neighbours, by token; and what is left, summed."""
-    mass = float(verification.mass[row])
-    if not 0 < mass < np.inf:  # beyond the range of a double: there is nothing to show but the token
-        mass = float(weights.sum()) or 1.0
-    cumulative = np.cumsum(weights)
-    possible = np.flatnonzero(weights > 0)
-    at = int(np.searchsorted(possible, token))
-    neighbours = possible[max(at - 1, 0) : at + 2]
-    likeliest = possible
-    if len(possible) > top:
-        likeliest = (
-            possible[np.argpartition(weights[possible], len(possible) - top)[-top:]] if top else possible[:0]
-        )
-    listed = sorted({*neighbours.tolist(), *likeliest.tolist(), token})
-
-    def candidate(v: int) -> Candidate:
-        start, end = float(cumulative[v - 1]) if v else 0.0, float(cumulative[v])
-        if v == token:  # as it was decided
-            start, end = float(verification.below[row]), float(verification.through[row])
-        weight = float(weights[v])
-        return Candidate(
-            v,
-            1,
-            float(p[v]),
-            None if q is None else float(q[v]),
-            weight,
-            weight / mass,
-            start / mass,
-            min(end / mass, 1.0),
-            v == token,
-        )
-
-    found = [candidate(v) for v in listed]
-    rest = np.setdiff1d(possible, listed)
-    if rest.size:
-        left = float(weights[rest].sum())
-        q_left = None if q is None else float(q[rest].sum())
-        found.append(
-            Candidate(None, rest.size, float(p[rest].sum()), q_left, left, left / mass, None, None, False)
-        )
-    return found
 
 
 def _entries(probs: Any, row: int, position: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from specdec_cli.explain.candidates import Candidate
 from specdec_cli.explain.data import (
     ACCEPTED,
     BONUS,
@@ -20,7 +21,6 @@ from specdec_cli.explain.data import (
     NOT_TESTED,
     PADDING,
     REJECTED,
-    Candidate,
     Draw,
     Engine,
     Explanation,
