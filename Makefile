@@ -36,9 +36,10 @@ fuzz: $(VENV)/.dev ## 20,000 damaged files, 100,000 random rows, 60 kills, and a
 	@if $(PIP) atheris 2>/dev/null; then $(BIN)/python tests/fuzz_coverage.py 60; \
 	  else echo "atheris does not install here: no coverage-guided fuzzing"; fi
 
-bench: $(VENV)/.dev ## measure what exactness and many inputs cost (minutes), into .bench/
+bench: $(VENV)/.dev ## measure what exactness and many inputs cost, and how float32 sums stray, into .bench/
 	@$(BIN)/python tests/benchmarks/exactness.py
 	@$(BIN)/python tests/benchmarks/many.py
+	@$(BIN)/python tests/benchmarks/near_ties.py
 
 clean: ## remove what the targets made
 	rm -rf .venv* .bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
