@@ -16,9 +16,9 @@ which has no q); a running sum of V entries then strays like a random walk; and 
 
     |s·T − C| ≤ 2ε + σ·(1.25·√V + 4)·T + η·V
 
-1.25·√V is what one float32 sum after another strays at most, over softmaxes of normal logits of standard deviation 2
-and less (`make bench`). Over more peaked ones it strays several times as far, because the many small entries get lost
-beside a sum of nearly 1: that is a mistake, which `check/mistakes.py` names, and is not excused here.
+1.25·√V is what one float32 sum after another strays at most, over softmaxes of normal logits of standard deviation
+2 and less (`make bench`). Over more peaked ones it strays several times as far, because the many small entries get
+lost beside a sum of nearly 1: that is a mistake, which `check/mistakes.py` names, and is not excused here.
 
 Everything here is plain arithmetic on Python floats or NumPy arrays.
 """

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/near_ties.py [ROWS]        (make bench)
 
-ROWS (100) softmaxes of normal logits for each V and each standard deviation of the logits (0.1 is nearly flat, 5 is
-peaked), in float32, summed one after another in float32 (NumPy's cumsum) and in float64. Shown is the largest error
-along a row, in units of 2^-24, beside what the model allows.
+ROWS (100) softmaxes of normal logits for each V and each standard deviation of the logits (0.1 is nearly flat, 5
+is peaked), in float32, summed one after another in float32 (NumPy's cumsum) and in float64. Shown is the largest
+error along a row, in units of 2^-24, beside what the model allows.
 """
 
 import json
