@@ -24,6 +24,7 @@ LIMIT = 64_000_000
 """Bytes; checked as a process starts. A program takes about 16 kB."""
 CHOOSE = "SPECDEC_CACHE_DIR"
 TURN_OFF = "SPECDEC_NO_CACHE"
+_NO = ("", "0", "false", "f", "no", "n", "off")
 _JAX_FOLDER = "JAX_COMPILATION_CACHE_DIR"
 _JAX_SWITCH = "JAX_ENABLE_COMPILATION_CACHE"
 _JAX_THRESHOLD = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
@@ -47,7 +48,10 @@ class Cache:
 
 def prepare() -> Cache:
     """Decide on the folder, make it, and set it for a JAX that is not imported yet. Never raises."""
-    cache = choose()
+    try:
+        cache = choose()
+    except OSError as error:  # the folder that we are in is gone
+        return Cache(None, True, f"it cannot be found: {error.strerror or error}")
     if not cache.ours or cache.folder is None:
         return cache
     try:
@@ -63,15 +67,16 @@ def prepare() -> Cache:
 
 def choose() -> Cache:
     """The folder that the environment asks for, without touching it."""
-    if os.environ.get(TURN_OFF):
+    if os.environ.get(TURN_OFF, "").lower() not in _NO:
         return Cache(None, True, f"{TURN_OFF} is set")
-    if os.environ.get(_JAX_SWITCH, "").lower() in ("0", "false", "f", "no", "n", "off"):
+    if os.environ.get(_JAX_SWITCH, "1").lower() in _NO:
         return Cache(None, False, f"{_JAX_SWITCH} is {os.environ[_JAX_SWITCH]}")
+    if os.environ.get(CHOOSE):
+        chosen = Path(os.environ[CHOOSE]).expanduser().absolute()
+        return Cache(chosen / _kind_of_machine(), True, f"{CHOOSE} is set")
     if _JAX_FOLDER in os.environ:
         folder = os.environ[_JAX_FOLDER]
         return Cache(Path(folder) if folder else None, False, f"{_JAX_FOLDER} is set")
-    if os.environ.get(CHOOSE):
-        return Cache(Path(os.environ[CHOOSE]).absolute() / _kind_of_machine(), True, f"{CHOOSE} is set")
     try:
         return Cache(_users_cache_folder() / "specdec" / _kind_of_machine(), True, "the user's cache folder")
     except RuntimeError as error:
@@ -103,13 +108,21 @@ def _kind_of_machine() -> str:
 
 
 def _own(folder: Path) -> None:
-    """Make the folder, for its owner only; refuse another's."""
+    """Make the folder, for its owner only; refuse one that others can change."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
-    status = folder.stat()
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise PermissionError(0, "it is a link, or no folder")
     if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
         raise PermissionError(0, "it belongs to another user, whose code would be run")
+    for parent in folder.parents:
+        mode = parent.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise PermissionError(0, f"everybody may write to {parent}")
+    if stat.S_IMODE(status.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
+        _empty(folder)  # of what others may have put there
     if stat.S_IMODE(status.st_mode) != 0o700:
         folder.chmod(0o700)
     if not os.access(folder, os.W_OK):
@@ -119,12 +132,18 @@ def _own(folder: Path) -> None:
 def _entries(folder: Path) -> list[tuple[Path, os.stat_result]]:
     found = []
     with suppress(OSError):
-        for path in folder.rglob("*"):
+        for path in folder.iterdir():
             with suppress(OSError):  # another process may be clearing up too
                 status = path.lstat()
-                if stat.S_ISREG(status.st_mode):
+                if stat.S_ISREG(status.st_mode) and path.name.endswith(("-cache", "-atime")):
                     found.append((path, status))
     return found
+
+
+def _empty(folder: Path) -> None:
+    for path, _ in _entries(folder):
+        with suppress(OSError):
+            path.unlink()
 
 
 def _limit(folder: Path) -> None:
@@ -153,9 +172,7 @@ def _mend_when_damaged(folder: Path) -> None:
         if "persistent compilation cache" not in str(message):
             show(message, *rest, **named)  # type: ignore[arg-type]
             return
-        for path, _ in _entries(folder):
-            with suppress(OSError):
-                path.unlink()
+        _empty(folder)
 
     warnings.showwarning = mend
     warnings.filterwarnings("always", message=".*persistent compilation cache")  # whatever PYTHONWARNINGS says

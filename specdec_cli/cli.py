@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,6 @@ import typer
 from specdec_cli import __version__, options
 from specdec_cli.errors import InputError
 from specdec_cli.terminal import (
-    is_terminal,
     loading_jax,
     prepare_process,
     reporting,
@@ -23,6 +23,7 @@ from specdec_cli.terminal import (
 
 if TYPE_CHECKING:
     from specdec_cli.outcome import Outcome
+    from specdec_cli.progress import Told
 
 app = typer.Typer(
     name="specdec",
@@ -85,7 +86,12 @@ def run(
         folder = output if options.is_folder(output) else None
         if folder is None:
             options.refuse_without_folder(output_format=output_format, resume=resume, force=force)
-        suffix = options.suffix_of(None if folder else output, {".json", ".jsonl", ".npz"}, ".jsonl")
+        suffix = options.suffix_of(
+            None if folder else output,
+            {".json", ".jsonl", ".npz"},
+            ".jsonl",
+            or_folder="; a folder that is not there yet is written with / at its end",
+        )
         tolerance = options.tolerance_of(sum_tolerance)
 
         with loading_jax():
@@ -102,7 +108,9 @@ def run(
         else:
             form = output_format or options.ResultFormat.JSON
             place = results.ResultFolder(folder, f".{form.value}", settings.decisive())
-            outcomes = pipeline.into_folder(found, place, settings, resume=resume, force=force)
+            outcomes = pipeline.into_folder(
+                found, place, settings, resume=resume, force=force, fail_fast=fail_fast
+            )
         told = Told(
             outcomes,
             names,
@@ -110,14 +118,15 @@ def run(
             by_input=folder is not None,
             fail_fast=fail_fast,
             quiet=quiet,
-            bar=not no_progress and (output is not None or not is_terminal(sys.stdout)),
+            bar=not no_progress,
+            to_stdout=output is None,
         )
 
-        explained = map(_say_why, told) if explain else iter(told)
+        explained = map(partial(_say_why, told), told) if explain else iter(told)
         if folder is not None:
             deque(explained, maxlen=0)
         else:
-            pieces = filter(None, (writers.encode(outcome, suffix) for outcome in explained))
+            pieces = filter(None, map(partial(writers.encode, suffix=suffix), explained))
             if output is None:
                 for piece in pieces:
                     write_stdout(piece)
@@ -250,12 +259,12 @@ def info(format: options.FormOfInfo = options.InfoFormat.TEXT) -> None:
         write_stdout(write(gather()).encode(errors="backslashreplace"))
 
 
-def _say_why(outcome: Outcome) -> Outcome:
+def _say_why(told: Told, outcome: Outcome) -> Outcome:
     from specdec_cli.explain import data, forms, names
 
     if outcome.batch is not None and outcome.verification is not None:
         explanation = data.explain(outcome.batch, outcome.verification, line=outcome.line)
-        say(forms.for_stream(explanation, names.no_names, sys.stderr))
+        told.explain(forms.for_stream(explanation, names.no_names, sys.stderr))
     return outcome
 
 

@@ -6,6 +6,7 @@ One shape serves the terminal (`block`), a JSON Lines record (`record`) and a Py
 from __future__ import annotations
 
 import enum
+import os
 from typing import Any
 
 
@@ -24,6 +25,11 @@ class ExitCode(enum.IntEnum):
     """The reader of stdout went away, as `head` does; what a shell reports for SIGPIPE."""
     TERMINATED = 143
     """By SIGTERM."""
+
+
+def text_of(name: str) -> str:
+    """A file name as JSON can hold it: bytes that are not UTF-8 are written in hexadecimal."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def place_of(field: str, index: tuple[int, ...]) -> str:
@@ -130,21 +136,34 @@ class UnfinishedError(InputError):
 
 
 class EnvironmentFault(SpecdecError, RuntimeError):
-    """The input may be fine, but this machine cannot do what was asked."""
+    """The input may be fine, but this machine cannot do what was asked.
+
+    Args:
+      problem: as in `SpecdecError`.
+      hint: as in `SpecdecError`.
+      source: as in `SpecdecError`.
+      of_one: it is this one input's, as a name that is too long is; the next may do better.
+    """
 
     exit_code = ExitCode.ENVIRONMENT
+
+    def __init__(self, problem: str, hint: str = "", *, source: str | None = None, of_one: bool = False) -> None:
+        super().__init__(problem, hint, source=source)
+        self.of_one = of_one
 
 
 class EmptyResidualWarning(UserWarning):
     """A rejection left nothing to correct to (p ≤ q everywhere): the token came from p itself."""
 
 
-def fault_of(error: Exception) -> SpecdecError | None:
+def fault_of(error: Exception) -> EnvironmentFault | None:
     """The fault of this machine that an exception from elsewhere stands for, if it is one a user can act on."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return EnvironmentFault(
-            "out of memory", "give the input in parts (fewer rows each), or use a machine or device with more"
+            "out of memory",
+            "give the input in parts (fewer rows each), or use a machine or device with more",
+            of_one=True,
         )
     if type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError"):
-        return EnvironmentFault(f"JAX could not compute: {str(error).splitlines()[0]}")
+        return EnvironmentFault(f"JAX could not compute: {str(error).splitlines()[0]}", of_one=True)
     return None

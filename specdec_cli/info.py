@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import Any
 
 from specdec_cli import __version__, cache
-from specdec_cli.errors import SpecdecError
+from specdec_cli.errors import SpecdecError, text_of
 from specdec_cli.terminal import loading_jax
 
 PACKAGES = ("jax", "jaxlib", "numpy", "ml_dtypes", "typer", "rich", "orjson")
@@ -32,9 +32,7 @@ def gather() -> dict[str, Any]:
         "devices": _devices(),
         "settings": settings,
         "cache": {
-            "folder": None
-            if kept.folder is None
-            else os.fsencode(kept.folder).decode("utf-8", "backslashreplace"),
+            "folder": None if kept.folder is None else text_of(str(kept.folder)),
             "why": kept.reason,
             "entries": len(entries),
             "bytes": sum(entry.st_size for entry in entries),
@@ -89,6 +87,7 @@ def to_text(found: dict[str, Any]) -> str:
     else:
         limit = "" if kept["limit"] is None else f" of at most {kept['limit'] / 1e6:.0f}"
         lines["cache"] = f"{kept['folder']} ({kept['why']})"
-        lines["cached"] = f"{kept['entries']:,} programs, {kept['bytes'] / 1e6:.1f}{limit} MB"
+        plural = "s" * (kept["entries"] != 1)
+        lines["cached"] = f"{kept['entries']:,} program{plural}, {kept['bytes'] / 1e6:.1f}{limit} MB"
     width = max(map(len, lines))
     return "".join(f"{name:<{width}}  {value}\n" for name, value in lines.items())

@@ -21,7 +21,7 @@ class Input:
 
 
 PATTERNS = (".json", ".jsonl", ".npz")
-"""What is taken from a folder."""
+"""How the names end of what is taken from a folder, in capitals or not; hidden files are not taken."""
 
 
 def find_inputs(
@@ -42,26 +42,46 @@ def find_inputs(
     several = len(names) > 1
     for name in names:
         if not os.path.isdir(name):
-            found.append(Input(name, os.path.basename(name) or name))
+            found.append(Input(name, os.path.basename(name.rstrip("/"))))
             continue
         several = True
-        files = sorted(_files(name, recursive, leave_out))
-        found.extend(Input(file, os.path.relpath(file, name)) for file in files)
+        if leave_out is not None and os.path.realpath(name) == os.path.realpath(leave_out):
+            found.append(_fault(name, "is where the results go", "write them into another folder"))
+            continue
+        files = list(_files(name, "", recursive, leave_out))
+        found.extend(files)
         if not files:
             hint = "" if recursive else "--recursive looks in the folders below it too"
-            error = InputError("holds no .json, .jsonl or .npz file", hint, source=name)
-            found.append(Input(name, "", error))
+            found.append(_fault(name, "holds no .json, .jsonl or .npz file", hint))
     return found, several
 
 
-def _files(folder: str, recursive: bool, leave_out: str | None) -> Iterator[str]:
+def _files(root: str, below: str, recursive: bool, leave_out: str | None) -> Iterator[Input]:
+    """The files of a folder and, with `recursive`, of those below it, sorted by their whole names.
+
+    Links to folders are not followed, as they may lead in a circle; pipes and devices are no files.
+    """
+    folder = os.path.join(root, below)
     left_out = None if leave_out is None else os.path.realpath(leave_out)
-    for path, folders, names in os.walk(folder):
-        folders[:] = [
-            name
-            for name in folders
-            if recursive and not name.startswith(".") and os.path.realpath(os.path.join(path, name)) != left_out
-        ]
-        for name in names:
-            if name.endswith(PATTERNS) and not name.startswith("."):
-                yield os.path.join(path, name)
+    entries = []
+    try:
+        with os.scandir(folder) as listed:
+            for entry in listed:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                is_file = entry.name.lower().endswith(PATTERNS) and (entry.is_file() or entry.is_symlink())
+                if not entry.name.startswith(".") and (is_file or (is_folder and recursive)):
+                    entries.append((entry.name + "/" * is_folder, is_folder))
+    except OSError as error:
+        yield _fault(folder, f"cannot be read: {error.strerror or error}")
+        return
+    for name, is_folder in sorted(entries):
+        place = os.path.join(below, name)
+        path = os.path.join(root, place)
+        if not is_folder:
+            yield Input(path, place)
+        elif os.path.realpath(path) != left_out:
+            yield from _files(root, place, recursive, leave_out)
+
+
+def _fault(name: str, problem: str, hint: str = "") -> Input:
+    return Input(name, "", InputError(problem, hint, source=name))

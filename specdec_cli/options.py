@@ -196,8 +196,8 @@ def tolerance_of(text: str | None) -> Fraction | None:
     return Fraction(repr(number))
 
 
-def suffix_of(output: str | None, known: set[str], default: str) -> str:
-    """The suffix of an output file, which says its format."""
+def suffix_of(output: str | None, known: set[str], default: str, *, or_folder: str = "") -> str:
+    """The suffix of an output file, which says its format; `or_folder` tells of folders, where they may be."""
     if output is None:
         return default
     suffix = PurePath(output).suffix.lower()
@@ -206,7 +206,7 @@ def suffix_of(output: str | None, known: set[str], default: str) -> str:
     if suffix not in known:
         *others, last = sorted(known)
         raise typer.BadParameter(
-            f"{output!r} ends in none of {', '.join(others)} and {last}, which say how to write it",
+            f"{output!r} ends in none of {', '.join(others)} and {last}, which say how to write it{or_folder}",
             param_hint="--output",
         )
     return suffix
@@ -222,7 +222,10 @@ def refuse_without_folder(**given: object) -> None:
     for name, value in given.items():
         if value:
             option = f"--{name.replace('_', '-')}"
-            raise typer.BadParameter(f"{option} goes with -o FOLDER/", param_hint=option)
+            raise typer.BadParameter(
+                f"{option} goes with -o FOLDER/ (a folder that is there, or a name that ends in /)",
+                param_hint=option,
+            )
 
 
 def refuse_overwriting(inputs: list[str], output: str | None) -> None:

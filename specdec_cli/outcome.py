@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import cached_property
 
 from specdec_cli.batch import Batch
 from specdec_cli.decide import Verification, empty_residual_texts
@@ -49,10 +50,14 @@ class Outcome:
         """Its line, where the input is JSON Lines."""
         return self.document.line if self.document is not None and self.in_lines else None
 
-    @property
+    @cached_property
     def in_lines(self) -> bool:
         """Whether the input is JSON Lines."""
         return self.document is not None and self.document.in_lines()
+
+    def settle(self) -> None:
+        """Find out whether it is one of several lines, before the input is read on."""
+        self.in_lines  # noqa: B018
 
     @property
     def recorded(self) -> bool:

@@ -11,7 +11,7 @@ from itertools import chain, zip_longest
 from stat import S_ISREG
 from typing import Any, TypeVar
 
-from specdec_cli.errors import InputError, SpecdecError, fault_of
+from specdec_cli.errors import EnvironmentFault, InputError, SpecdecError, fault_of
 from specdec_cli.inputs import Input
 from specdec_cli.outcome import Outcome, Status
 from specdec_cli.readers import STDIN, Document, documents
@@ -53,13 +53,12 @@ def outcomes(
     Raises:
       EnvironmentFault: this machine can do none of it.
     """
-    for number, (input, opened) in enumerate(_ahead(inputs, _opened)):
-        for outcome in _outcomes_of(input, opened, settings):
-            yield replace(outcome, number=number, several=several)
+    for number, opened in enumerate(_ahead(inputs, _opened)):
+        yield from _outcomes_of(Outcome(inputs[number].name, number, several=several), opened, settings)
 
 
-AHEAD = 1 << 28
-"""Bytes up to which an NPZ file is read while the one before it is computed, which saves a fifth of the time.
+AHEAD = 1 << 27
+"""Bytes up to which an NPZ file is read while the one before it is computed: it saves a tenth to a fifth.
 
 Both are in memory then, hence the limit. JSON, whose parser holds the interpreter's lock, gains nothing from it.
 """
@@ -67,14 +66,15 @@ Both are in memory then, hence the limit. JSON, whose parser holds the interpret
 _T = TypeVar("_T")
 
 
-def _ahead(inputs: Sequence[Input], prepare: Callable[[Input], _T]) -> Iterator[tuple[Input, _T]]:
+def _ahead(inputs: Sequence[Input], prepare: Callable[[Input], _T]) -> Iterator[_T]:
     """Prepare each input, and in a thread the next already, while the one is in use."""
     with ThreadPoolExecutor(1) as pool:
         coming: Future[_T] | None = None
         for input, following in zip_longest(inputs, inputs[1:]):
             prepared = prepare(input) if coming is None else coming.result()
             coming = pool.submit(prepare, following) if following and _is_worth_it(following.name) else None
-            yield input, prepared
+            yield prepared
+            del prepared
 
 
 def _is_worth_it(name: str) -> bool:
@@ -98,25 +98,29 @@ def _raising(error: Exception) -> Iterator[Document]:
     yield
 
 
-def _outcomes_of(input: Input, opened: Iterator[Document], settings: Settings) -> Iterator[Outcome]:
+def _outcomes_of(blank: Outcome, opened: Iterator[Document], settings: Settings) -> Iterator[Outcome]:
+    """The steps of an input, each filled into a blank outcome; none is kept while the next is read."""
     try:
         for document in opened:
-            try:
-                batch = document.batch()
-                verification = verify_batch(
-                    batch,
-                    validate=settings.validate,
-                    sum_tolerance=settings.sum_tolerance,
-                    device=settings.device,
-                )
-            except Exception as error:
-                line = document.line if document.in_lines() else None
-                failure = _failure(error, document.source, line)
-                yield Outcome(input.name, error=failure, document=document)
-            else:
-                yield Outcome(input.name, verification=verification, document=document, batch=batch)
+            yield _outcome_of(blank, document, settings)
+            del document
     except Exception as error:
-        yield Outcome(input.name, error=_failure(error, input.name))
+        yield replace(blank, error=_failure(error, blank.name))
+
+
+def _outcome_of(blank: Outcome, document: Document, settings: Settings) -> Outcome:
+    try:
+        batch = document.batch()
+        verification = verify_batch(
+            batch,
+            validate=settings.validate,
+            sum_tolerance=settings.sum_tolerance,
+            device=settings.device,
+        )
+    except Exception as error:
+        line = document.line if document.in_lines() else None
+        return replace(blank, error=_failure(error, document.source, line), document=document)
+    return replace(blank, verification=verification, document=document, batch=batch)
 
 
 def _failure(error: Exception, source: str, line: int | None = None) -> SpecdecError:
@@ -127,8 +131,8 @@ def _failure(error: Exception, source: str, line: int | None = None) -> SpecdecE
     """
     if isinstance(error, InputError):
         return error.named(source, line)
-    fault = fault_of(error)
-    if fault is None:
+    fault = error if isinstance(error, EnvironmentFault) else fault_of(error)
+    if fault is None or not fault.of_one:
         raise error
     fault.source = source
     return fault
@@ -141,6 +145,7 @@ def into_folder(
     *,
     resume: bool = False,
     force: bool = False,
+    fail_fast: bool = False,
 ) -> Iterator[Outcome]:
     """Verify every input into a result of its own, which holds what `specdec run` prints for that input alone.
 
@@ -152,6 +157,7 @@ def into_folder(
       settings: for all of them.
       resume: skip an input whose result is there and would come out the same.
       force: replace any other result that is there; without it such an input fails, and the result is kept.
+      fail_fast: stop after the first input that fails.
 
     Yields:
       An outcome for each step. The last of an input comes when its result is in place.
@@ -161,21 +167,27 @@ def into_folder(
       EnvironmentFault: results cannot be written, or this machine can do none of it.
     """
     _refuse_clashes(inputs, folder)
-    for number, (input, plan) in enumerate(_ahead(inputs, lambda input: _plan(input, folder, resume, force))):
-        for outcome in _outcomes_into_folder(input, plan, folder, settings):
-            yield replace(outcome, number=number)
+    for number, plan in enumerate(_ahead(inputs, lambda input: _plan(input, folder, resume, force))):
+        failed = False
+        for outcome in _outcomes_into_folder(inputs[number], number, plan, folder, settings):
+            failed |= outcome.status is Status.FAILED
+            yield outcome
+        if failed and fail_fast:
+            return
 
 
 @dataclass(frozen=True)
 class _Plan:
     """What is to be done about an input: skip it unless something else is said."""
 
-    refused: InputError | None = None
+    refused: SpecdecError | None = None
     """Why its result is not to be written."""
     opened: Iterator[Document] | None = None
     """What is to be verified."""
     status: os.stat_result | None = None
     digest: str | None = None
+    replace: bool = False
+    """Put the result in the place of what is there: a failure, or anything where that is asked for."""
 
 
 def _plan(input: Input, folder: ResultFolder, resume: bool, force: bool) -> _Plan:
@@ -184,35 +196,54 @@ def _plan(input: Input, folder: ResultFolder, resume: bool, force: bool) -> _Pla
             return _Plan(refused=input.error)
         _refuse_nameless(input)
         status, digest = _status(input.name), _digest(input.name)
-        if _is_there(input, folder, digest, resume, force):
+        state = folder.state(input.place, digest)
+        if state is State.SAME and resume:
             return _Plan()
-        return _Plan(None, _opened(input), status, digest)
-    except InputError as error:
-        return _Plan(refused=error)
+        opened = _opened(input)
+        free = state in (State.FREE, State.FAILURE)
+        if not free and digest is None:
+            next(opened)  # says why it cannot be read; what is there stays
+        if not free and (state is State.NO_FILE or not force):
+            raise _kept(input, folder, state)
+        return _Plan(None, opened, status, digest, replace=state is not State.FREE)
+    except Exception as error:
+        return _Plan(refused=_failure(error, input.name))
 
 
 def _outcomes_into_folder(
-    input: Input, plan: _Plan, folder: ResultFolder, settings: Settings
+    input: Input, number: int, plan: _Plan, folder: ResultFolder, settings: Settings
 ) -> Iterator[Outcome]:
+    blank = Outcome(input.name, number)
     if plan.opened is None:
-        yield Outcome(input.name, error=plan.refused)
+        yield replace(blank, error=plan.refused)
         return
     last = None
     try:
-        with folder.writing(input.place, plan.digest) as file:
-            found = _outcomes_of(input, plan.opened, settings)
+        with folder.writing(input.place, plan.digest, replace=plan.replace) as file:
+            found = _outcomes_of(blank, plan.opened, settings)
             for outcome in found if folder.suffix == ".json" else _only_one(found):
                 if last is not None:
                     yield last
+                outcome.settle()
                 last = outcome
                 file.failed |= outcome.status is Status.FAILED
                 file.write(encode(outcome, folder.suffix, record=True) or b"")
             if _changed(plan.status, _status(input.name)):
                 raise InputError("changed while it was read", "run it again when it is whole", source=input.name)
-    except InputError as error:
-        last = Outcome(input.name, error=error)
+    except FileExistsError:
+        state = folder.state(input.place, plan.digest)
+        if state is not State.SAME:  # another process was quicker, with something else
+            last = replace(blank, error=_kept(input, folder, state))
+    except (InputError, EnvironmentFault) as error:
+        last = replace(blank, error=_failure(error, input.name))
     if last is not None:
         yield last
+
+
+def _kept(input: Input, folder: ResultFolder, state: State) -> InputError:
+    skip = "--resume skips what is done, " if state is State.SAME else ""
+    hint = "" if state is State.NO_FILE else f"{skip}--force replaces it"
+    return InputError(f"{folder.result_of(input.place)} {state.value}: kept", hint, source=input.name)
 
 
 def _only_one(found: Iterator[Outcome]) -> Iterator[Outcome]:
@@ -222,25 +253,8 @@ def _only_one(found: Iterator[Outcome]) -> Iterator[Outcome]:
         error = InputError(
             "holds several steps, and an NPZ file holds one", "-o FOLDER/ without --output-format npz"
         )
-        first = Outcome(first.name, error=error.named(first.name))
+        first = Outcome(first.name, first.number, error=error.named(first.name))
     yield first
-
-
-def _is_there(input: Input, folder: ResultFolder, digest: str | None, resume: bool, force: bool) -> bool:
-    """Whether the input can be skipped, because its result is there.
-
-    Raises:
-      InputError: one that must not be replaced is there.
-    """
-    state = folder.state(input.place, digest)
-    if state is State.SAME and resume:
-        return True
-    if state is State.FREE or force:
-        return False
-    skip = "--resume skips what is done, " if state is State.SAME else ""
-    raise InputError(
-        f"{folder.result_of(input.place)} {state.value}: kept", f"{skip}--force replaces it", source=input.name
-    )
 
 
 def _refuse_nameless(input: Input) -> None:
@@ -265,12 +279,13 @@ def _refuse_clashes(inputs: Sequence[Input], folder: ResultFolder) -> None:
         lost = given.get(os.path.realpath(result))
         if lost is not None:
             raise InputError(f"the result {result} would replace the input {lost}", "write to another folder")
-        if result in taken:
+        if os.path.realpath(result) in taken:
             raise InputError(
-                f"{taken[result]} and {input.name} would both have the result {result}",
-                "give a folder that holds both, with --recursive, or run them apart into two folders",
+                f"{taken[os.path.realpath(result)]} and {input.name} would both have the result {result}",
+                "run them apart, into two folders; below one folder that is given, with --recursive, "
+                "files in different folders keep their places",
             )
-        taken[result] = input.name
+        taken[os.path.realpath(result)] = input.name
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from specdec_cli import terminal
 from specdec_cli.errors import ExitCode, SpecdecError
 from specdec_cli.outcome import Outcome, Status
+from specdec_cli.readers import STDIN
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -30,9 +32,10 @@ class Told:
       names: the inputs, for the bar.
       several: count at the end what became of the steps, if some failed.
       by_input: count the inputs instead, whatever became of them.
-      fail_fast: stop at the first that fails.
+      fail_fast: stop at the first step that fails; of inputs, who finds the outcomes sees to it.
       quiet: say nothing but errors.
       bar: show a bar, if there is a terminal for it.
+      to_stdout: results go there, and are progress enough on a terminal.
     """
 
     def __init__(
@@ -45,18 +48,22 @@ class Told:
         fail_fast: bool = False,
         quiet: bool = False,
         bar: bool = False,
+        to_stdout: bool = True,
     ) -> None:
         self._found = found
         self._several = several
         self._by_input = by_input
         self._fail_fast = fail_fast
         self._quiet = quiet
-        self._bar = _Bar(names) if bar and not quiet and terminal.is_terminal(sys.stderr) else None
+        place = terminal.is_terminal(sys.stderr) and not (to_stdout and terminal.is_terminal(sys.stdout))
+        self._bar = _Bar(names) if bar and not quiet and place else None
         self._counts: Counter[Status] = Counter()
         self._last: tuple[int, Status] | None = None
         self._exit_code = ExitCode.OK
 
     def __iter__(self) -> Iterator[Outcome]:
+        if self._by_input and not self._quiet:
+            terminal.farewell = lambda: f"stopped: {self._account()}; --resume does the rest"
         try:
             for outcome in self._found:
                 self._count(outcome)
@@ -67,9 +74,11 @@ class Told:
                 if self._bar is not None:
                     self._bar.advance(outcome)
                 yield outcome
-                if outcome.error is not None and self._fail_fast:
+                if outcome.error is not None and self._fail_fast and not self._by_input:
                     return
+                del outcome
         finally:
+            terminal.farewell = None
             if self._bar is not None:
                 self._bar.hide()
 
@@ -96,6 +105,12 @@ class Told:
         if self._exit_code is not ExitCode.INPUT:
             self._exit_code = error.exit_code
 
+    def explain(self, text: str) -> None:
+        """Show what the user asked for, styled as it is."""
+        if self._bar is not None:
+            self._bar.hide()
+        terminal.show(text)
+
     def say(self, words: str) -> None:
         """Tell what is no error, unless asked for quiet."""
         if self._quiet:
@@ -108,18 +123,23 @@ class Told:
         """Tell what became of all, and say how to exit."""
         failed = self._counts[Status.FAILED]
         if self._several and (failed or self._by_input):
-            parts = [f"{self._counts[status]:,} {status.value}" for status in Status if self._counts[status]]
             stopped = ", stopped at the first failure" if self._fail_fast and failed else ""
-            self.say((", ".join(parts) or "nothing to do") + stopped)
+            self.say(self._account() + stopped)
         return self._exit_code
+
+    def _account(self) -> str:
+        total = sum(self._counts.values())
+        what = "input" if self._by_input else "step"
+        parts = [f"{self._counts[status]:,} {status.value}" for status in Status if self._counts[status]]
+        return f"{total:,} {what}{'s' * (total != 1)}: {', '.join(parts) or 'none done'}"
 
 
 def _size(name: str) -> int | None:
-    """Bytes of a file; None of a pipe, or of nothing."""
+    """Bytes of a file, 0 of what is not there; None of a stream."""
     with suppress(OSError, ValueError):
-        if os.path.isfile(name):
-            return os.path.getsize(name)
-    return None
+        status = os.stat(name)
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+    return None if name == STDIN else 0
 
 
 class _Bar:
@@ -156,13 +176,15 @@ class _Bar:
         )
         if not self._shown:
             terminal.mending = _SHOW_CURSOR
-            self._progress.start()
+            with suppress(OSError):
+                self._progress.start()
             self._shown = True
 
     def hide(self) -> None:
         """Take the bar off the screen, until the next outcome."""
         if self._shown and self._progress is not None:
-            self._progress.stop()
+            with suppress(OSError):  # the terminal has gone
+                self._progress.stop()
             terminal.mending = b""
             self._shown = False
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn, TextIO
 
@@ -16,10 +18,17 @@ from specdec_cli.errors import EnvironmentFault, ExitCode, SpecdecError, fault_o
 
 mending = b""
 """What brings the terminal back into its usual state, while something on it is not."""
+farewell: Callable[[], str] | None = None
+"""What to say when the user stops the process."""
 
 
 def prepare_process() -> None:
     """Set up what holds for the whole process."""
+    for number in range(3):  # a descriptor that the caller closed must not become that of a result
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     if "JAX_LOGGING_LEVEL" not in os.environ:
         # JAX warns about a GPU whose plugin is not installed, and falls back. Where an answer is computed does
         # not change it, so that is no news; --device gpu says what is missing.
@@ -34,12 +43,12 @@ def prepare_process() -> None:
 @contextmanager
 def loading_jax() -> Iterator[None]:
     """JAX reads its settings from the environment when it is imported, and raises what it finds wrong."""
+    variables = ", ".join(name for name in os.environ if name.startswith(("JAX_", "XLA_"))) or "none is set"
     cache.prepare()
     try:
         yield
     except Exception as error:
         said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        variables = ", ".join(name for name in os.environ if name.startswith(("JAX_", "XLA_"))) or "none is set"
         raise EnvironmentFault(
             f"JAX could not be loaded: {said}", f"its settings come from variables: {variables}"
         ) from None
@@ -68,6 +77,15 @@ def say(text: str) -> None:
     """Write a line on stderr, file names in it byte for byte as they were given."""
     if sys.stderr is None:  # the caller closed it
         return
+    if sys.stderr.isatty():  # a file name must not steer the terminal
+        text = re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", lambda match: repr(match.group())[1:-1], text)
+    show(text)
+
+
+def show(text: str) -> None:
+    """Write a line on stderr that may hold what steers a terminal."""
+    if sys.stderr is None:
+        return
     encoding = sys.stderr.encoding or "utf-8"
     try:
         data = text.encode(encoding, "surrogateescape")
@@ -94,8 +112,13 @@ def write_stdout(data: bytes) -> None:
     if sys.stdout is None:  # the caller closed it: specdec … >&-
         raise EnvironmentFault("standard output is closed", "-o FILE writes a file")
     try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        stream, left = sys.stdout.buffer, memoryview(data)
+        while left:  # without a buffer (PYTHONUNBUFFERED) a write may take a part only
+            taken = stream.write(left)
+            if taken is None:
+                raise BlockingIOError(errno.EAGAIN, "it is set not to wait for its reader")
+            left = left[taken:]
+        stream.flush()
     except OSError as error:
         _discard_stdout()
         if isinstance(error, BrokenPipeError):  # the reader has gone, as `head` does: stop quietly
@@ -112,7 +135,7 @@ def _discard_stdout() -> None:
 def _stop(code: ExitCode) -> NoReturn:
     """End at once: an exception raised in the middle of JAX's own code can end in a crash."""
     with suppress(OSError):
-        os.write(2, mending)
+        os.write(2, mending + (farewell().encode() + b"\n" if farewell else b""))
     writers = sys.modules.get("specdec_cli.writers")
     for name in list(writers.temporary_names) if writers else []:
         with suppress(OSError):

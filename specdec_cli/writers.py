@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 
 from specdec_cli.decide import Verification
-from specdec_cli.errors import EnvironmentFault, SpecdecError
+from specdec_cli.errors import EnvironmentFault, SpecdecError, text_of
 from specdec_cli.outcome import Outcome
 
 _JSON_LINE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
@@ -46,8 +46,7 @@ def encode(outcome: Outcome, suffix: str, *, record: bool | None = None) -> byte
       suffix: one of `FORMATS`.
       record: whether a failure leaves a record; by default if others follow it in the same output.
     """
-    # A file name need not be text, JSON must: bytes that are not UTF-8 become \\xff.
-    named = {"input": os.fsencode(outcome.name).decode("utf-8", "backslashreplace")}
+    named = {"input": text_of(outcome.name)}
     if outcome.verification is not None:
         if not outcome.several or suffix == ".npz":
             return FORMATS[suffix](outcome.verification)
@@ -98,13 +97,19 @@ def write_file(path: str, pieces: Iterable[bytes]) -> None:
 
 
 @contextmanager
-def whole_file(path: str) -> Iterator[BinaryIO]:
+def whole_file(path: str, *, replace: bool = True, durable: bool = True) -> Iterator[BinaryIO]:
     """A file that is there whole when the block ends, and not at all when it ends with an exception.
 
     It is made beside its place, without a name where the system can, then put into it. An existing file keeps its
     mode, and a link stays a link; a pipe or device is written to as it is.
 
+    Args:
+      path: its place.
+      replace: put it in the place of a file that is there.
+      durable: wait until it is on the disk, so that no power cut can undo it.
+
     Raises:
+      FileExistsError: there is a file, and it is not to be replaced.
       EnvironmentFault: it cannot be written; what was there before is still there.
     """
     try:
@@ -112,16 +117,17 @@ def whole_file(path: str) -> Iterator[BinaryIO]:
         if target.is_symlink():
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         in_place = target.exists() and not target.is_file()
-        with target.open("wb") if in_place else _replacing(target) as file:
+        with target.open("wb") if in_place else _in_its_place(target, replace, durable) as file:
             yield file
+    except FileExistsError:
+        raise
     except OSError as error:
-        if isinstance(error, SpecdecError):
-            raise
-        raise EnvironmentFault(f"{path} cannot be written: {error.strerror or error}") from None
+        of_one = error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+        raise EnvironmentFault(f"{path} cannot be written: {error.strerror or error}", of_one=of_one) from None
 
 
 @contextmanager
-def _replacing(target: Path) -> Iterator[BinaryIO]:
+def _in_its_place(target: Path, replace: bool, durable: bool) -> Iterator[BinaryIO]:
     mode = _mode(target)
     handle, name = _temporary(target)
     with os.fdopen(handle, "wb") as file:
@@ -129,10 +135,16 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-            if name is None:
-                name = _name_it(file.fileno(), target)
-            os.replace(name, target)
+            if durable:
+                os.fsync(file.fileno())
+            if replace and (name or target.exists()):
+                name = name or _name_it(file.fileno(), target)
+                os.replace(name, target)
+            elif name is None:
+                _link(file.fileno(), str(target))
+            else:
+                os.link(name, target)
+                os.unlink(name)
         except BaseException:
             if name is not None:
                 with suppress(OSError):
@@ -152,12 +164,16 @@ def _temporary(target: Path) -> tuple[int, str | None]:
 
 
 def _name_it(handle: int, target: Path) -> str:
-    """Give a nameless file a name beside its place: a rename replaces what is there, a link would not."""
+    """Give a nameless file a name beside its place: a rename replaces what is there, a link does not."""
     name = f"{target.parent}/{_PREFIX}{secrets.token_hex(8)}"
     temporary_names.add(name)
+    _link(handle, name)
+    return name
+
+
+def _link(handle: int, name: str) -> None:
     # A directory handle, though the path needs none, makes Python follow the link in /proc.
     os.link(f"/proc/self/fd/{handle}", name, src_dir_fd=handle)
-    return name
 
 
 _PREFIX = ".specdec."

@@ -94,14 +94,51 @@ def test_it_can_be_turned_off(process, monkeypatch, tmp_path, name, value):
 
 
 def test_a_users_own_jax_cache_is_left_as_it_is(process, monkeypatch, tmp_path):
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "theirs"))
-    monkeypatch.setenv("SPECDEC_CACHE_DIR", str(tmp_path / "ours"))
-    monkeypatch.setattr(cache, "LIMIT", 0)
-    run(process, tmp_path)
-    assert not (tmp_path / "ours").exists()
-    assert "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "large-cache").write_bytes(b"x" * 100)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(theirs))
+    monkeypatch.setattr(cache, "LIMIT", 10)
     found = cache.prepare()
-    assert (found.folder, found.ours) == (tmp_path / "theirs", False)
+    assert (found.folder, found.ours) == (theirs, False)
+    assert "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ
+    run(process, tmp_path)
+    assert (theirs / "large-cache").exists()
+    assert not (tmp_path / "home").exists()
+    monkeypatch.setenv("SPECDEC_CACHE_DIR", str(tmp_path / "ours"))  # said of this tool alone, it comes first
+    assert cache.choose().folder.parent == tmp_path / "ours"
+
+
+def test_a_link_in_the_folders_place_is_not_followed(process, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE_DIR", str(tmp_path / "cache"))
+    mine = tmp_path / "mine"
+    mine.mkdir(mode=0o755)
+    (mine / "large-cache").write_bytes(b"x")
+    (tmp_path / "cache").mkdir()
+    cache.choose().folder.symlink_to(mine)
+    run(process, tmp_path)
+    assert "is a link" in cache.prepare().reason
+    assert (mode(mine), programs(mine)) == (0o755, [mine / "large-cache"])
+
+
+def test_what_others_could_write_is_not_run(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE_DIR", str(tmp_path / "cache"))
+    folder = cache.choose().folder
+    folder.mkdir(parents=True)
+    folder.chmod(0o770)
+    (folder / "planted-cache").write_bytes(b"x")
+    assert cache.prepare().folder == folder
+    assert (mode(folder), programs(folder)) == (0o700, [])
+    del os.environ["JAX_COMPILATION_CACHE_DIR"]
+    folder.parent.chmod(0o777)
+    assert "everybody may write to" in cache.prepare().reason
+
+
+def test_no_means_no(monkeypatch):
+    monkeypatch.setenv("SPECDEC_NO_CACHE", "0")
+    assert cache.choose().folder is not None
+    monkeypatch.setenv("SPECDEC_CACHE_DIR", "~/mine")
+    assert cache.choose().folder.parent == cache.Path.home() / "mine"
 
 
 def test_a_folder_that_cannot_be_used_costs_nothing_but_time(process, monkeypatch, tmp_path):

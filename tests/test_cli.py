@@ -325,6 +325,58 @@ def test_an_empty_residual_is_a_warning_that_names_row_and_position(specdec):
     )
 
 
+def test_no_part_of_an_answer_is_passed_off_as_the_whole(tmp_path):
+    """A file that may not grow further takes a part of what an unbuffered stream is given."""
+    rows = {name: value * 2000 for name, value in BASE.items()}
+    (tmp_path / "large.json").write_bytes(to_json(rows))
+    for setting in ("", "1"):
+        command = f"ulimit -f 4; exec '{sys.executable}' -m specdec_cli run large.json > out.json"
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONUNBUFFERED": setting, "SPECDEC_NO_CACHE": "1"},
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 3
+        assert done.stderr == b"error: standard output cannot be written: File too large\n"
+
+
+def test_a_result_does_not_become_the_stream_that_the_caller_closed(tmp_path):
+    (tmp_path / "a.json").write_bytes(to_json(BASE))
+    code = "import os; os.write(2, b'words of a library'); from specdec_cli.__main__ import main; main()"
+    code = code.replace("os.write", "from specdec_cli import terminal; terminal.prepare_process(); os.write", 1)
+    command = f"exec '{sys.executable}' -c \"{code}\" run a.json -o a.npz 2>&- <&-"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, timeout=120, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "a.npz").read_bytes().startswith(b"PK")
+
+
+@pytest.mark.parametrize("first", [b"garbage", b"{bad", b"[]", b"null", b"# log"])
+def test_a_bad_first_line_does_not_hold_up_the_next(first):
+    running = subprocess.Popen(
+        [sys.executable, "-m", "specdec_cli", "run", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    running.stdin.write(first + b"\n")
+    running.stdin.flush()
+    assert json.loads(running.stdout.readline())["error"]["line"] == 1
+    running.stdin.write(to_json(BASE) + b"\n")
+    running.stdin.flush()
+    assert running.stdout.readline() == BASE_ANSWER
+    running.stdin.close()
+    assert running.wait(60) == 2
+    running.stdout.close()
+
+
+def test_many_blank_lines_are_passed_over_quickly(specdec):
+    data = to_json(BASE) + b"\n" * 2_000_000 + to_json(BASE)
+    assert specdec("run", "-", stdin=data).out == BASE_ANSWER * 2
+
+
 def test_running_out_of_memory_is_one_sentence_and_exit_3(specdec, base, monkeypatch):
     from specdec_cli import pipeline
 

@@ -109,7 +109,7 @@ def test_words_stand_whole_between_the_bar(files, tmp_path):
     assert BAR.search(seen)
     said = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", seen).replace(b"\r\n", b"\n")
     assert f"\n\rerror: {tmp_path}/20.json: ".encode() in said
-    assert said.splitlines()[-1].endswith(b"49 done, 1 failed")
+    assert said.splitlines()[-1].endswith(b"50 steps: 49 done, 1 failed")
     assert out.count(b"\n") == 50
 
 
@@ -142,7 +142,7 @@ def test_quiet_leaves_errors_only(specdec, tmp_path):
     (tmp_path / "a.json").write_bytes(to_json(empty_residual))
     (tmp_path / "b.json").write_bytes(b"{")
     said = specdec("run", tmp_path, "-o", f"{tmp_path}/out/").err
-    assert said.splitlines()[-1] == "1 done, 1 failed"
+    assert said.splitlines()[-1] == "2 inputs: 1 done, 1 failed"
     quiet = specdec("run", tmp_path, "-o", f"{tmp_path}/out2/", "-q")
     assert quiet.code == 2
     assert [line.split(":")[0] for line in quiet.err.splitlines()] == ["error", " hint"]

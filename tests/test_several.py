@@ -1,7 +1,10 @@
 """Several inputs and folders: order kept, one bad one does not stop the rest."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from helpers import BASE, BASE_ANSWER, SAMPLES, changed, to_json, to_npz
@@ -43,7 +46,7 @@ def test_one_bad_input_does_not_stop_the_rest(specdec, folder):  # CL-05
     assert bad["input"] == names[1]
     assert "ends in the middle" in bad["error"]["problem"]
     assert missing["error"]["problem"] == "cannot be read: No such file or directory"
-    assert ended.err.splitlines()[-1] == "3 done, 2 failed"
+    assert ended.err.splitlines()[-1] == "5 steps: 3 done, 2 failed"
     assert f"error: {names[1]}: " in ended.err
     assert f"error: {names[3]}: " in ended.err
 
@@ -52,7 +55,7 @@ def test_fail_fast_stops_at_the_first_that_fails(specdec, folder):
     ended = specdec("run", "--fail-fast", folder / "b.json", folder / "missing.json", folder / "a.npz")
     assert ended.code == 2
     assert [set(line) - {"input"} for line in lines(ended)] == [{"num_accepted", "tokens"}, {"error"}]
-    assert ended.err.splitlines()[-1] == "1 done, 1 failed, stopped at the first failure"
+    assert ended.err.splitlines()[-1] == "2 steps: 1 done, 1 failed, stopped at the first failure"
 
 
 def test_a_folder_gives_its_inputs_sorted_by_name(specdec, folder):
@@ -102,3 +105,22 @@ def test_an_error_in_several_is_located_as_in_one(specdec, folder):
     bad.write_bytes(to_json(changed(sample_uniforms=[1.0])))
     record = lines(specdec("run", folder / "b.json", bad))[1]["error"]
     assert (record["field"], record["index"]) == ("sample_uniforms", [0])
+
+
+def test_capitals_are_no_other_suffix_and_what_is_no_file_is_not_taken(specdec, tmp_path):
+    (tmp_path / "A.NPZ").write_bytes(to_npz(BASE))
+    os.mkfifo(tmp_path / "b.json")
+    assert [line["input"] for line in lines(specdec("run", tmp_path))] == [f"{tmp_path}/A.NPZ"]
+    (tmp_path / "c.json").symlink_to("nowhere")
+    assert lines(specdec("run", tmp_path))[1]["error"]["problem"] == "cannot be read: No such file or directory"
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+def test_a_folder_that_cannot_be_read_is_reported(folder):
+    folder.chmod(0o755)
+    (folder / "deep").chmod(0o000)
+    command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "specdec_cli", "run"]
+    done = subprocess.run([*command, "--recursive", folder], capture_output=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert f"error: {folder}/deep/: cannot be read: Permission denied".encode() in done.stderr
+    assert done.stdout.count(b"num_accepted") == 4

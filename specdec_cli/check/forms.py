@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TextIO
@@ -18,6 +17,7 @@ from specdec_cli.check.judge import Verdict
 from specdec_cli.check.report import Report, RowReport
 from specdec_cli.check.suspects import Suspect
 from specdec_cli.consoles import MARKDOWN_WIDTH, text_for_file, text_for_stream
+from specdec_cli.errors import text_of
 
 MOST_ROWS = 20
 """Rows that a text lists; JSON has all."""
@@ -47,7 +47,7 @@ def to_json(report: Report) -> str:
         },
         "rows": [
             {
-                "input": _name(row.input),
+                "input": text_of(row.input),
                 "line": row.line,
                 "index": row.judgement.row,
                 "verdict": row.judgement.verdict.value,
@@ -58,13 +58,9 @@ def to_json(report: Report) -> str:
         ],
         "mistakes": [asdict(suspect) for suspect in report.suspects],
         "fit": None if report.fit is None else asdict(report.fit),
-        "failures": [{"input": _name(each.input), "error": each.error.record()} for each in report.failures],
+        "failures": [{"input": text_of(each.input), "error": each.error.record()} for each in report.failures],
     }
     return orjson.dumps(whole).decode() + "\n"
-
-
-def _name(path: str) -> str:
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def for_stream(report: Report, stream: TextIO) -> str:

@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -133,12 +134,28 @@ def _json_documents(lines: Lines, source: str, wanted: Collection[str]) -> Itera
                     yield document(line, lines.count)
             return
 
-    data = first + lines.rest()
+    # The first line is no object by itself: it begins one, or is the line at fault of JSON Lines.
+    gathered = [first]
+    if not isinstance(document(first, first_at).error, UnfinishedError):
+        while not (in_lines := json_text.is_input(gathered[-1]) or lines.silent()):
+            line = lines.next()
+            if line is None:
+                break
+            gathered.append(line)
+        if in_lines:
+            for number, line in enumerate(gathered, first_at):
+                if line.strip():
+                    yield document(line, number)
+            while (line := lines.next()) is not None:
+                if line.strip():
+                    yield document(line, lines.count)
+            return
+    data = b"".join(gathered) + lines.rest()
     whole = document(data, None)
     if whole.error is None or not any(map(json_text.is_input, data.split(b"\n")[1:])):
         yield whole
         return
-    for number, line in enumerate(data.split(b"\n"), first_at):  # JSON Lines whose first line is at fault
+    for number, line in enumerate(data.split(b"\n"), first_at):
         if line.strip():
             yield document(line, number)
 
@@ -154,6 +171,8 @@ def _opened(name: str) -> Iterator[BinaryIO]:
     if name == STDIN:
         if sys.stdin is None:
             raise InputError("is closed, expected JSON or NPZ")
+        with suppress(OSError, ValueError):  # whoever shares it may have set it not to wait
+            os.set_blocking(sys.stdin.fileno(), True)
         yield sys.stdin.buffer
         return
     if "\0" in name:

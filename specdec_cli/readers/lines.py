@@ -21,6 +21,8 @@ class Lines:
     def __init__(self, stream: BinaryIO, start: bytes = b"") -> None:
         self._stream = stream
         self._pending = start
+        self._at = 0
+        """How much of it was given out."""
         self._ended = False
         self.count = 0
         """Lines given out so far."""
@@ -30,28 +32,36 @@ class Lines:
     def next(self) -> bytes | None:
         """The next line with its newline (the last may have none); None at the end."""
         pieces: list[bytes] = []
-        while b"\n" not in self._pending:
-            pieces.append(self._pending)
-            self._pending = self._take()
+        while (end := self._pending.find(b"\n", self._at) + 1) == 0:
+            pieces.append(self._left())
+            self._pending, self._at = self._take(), 0
             if not self._pending:
                 break
-        head, newline, self._pending = self._pending.partition(b"\n")
-        line = b"".join([*pieces, head, newline])
+        pieces.append(self._pending[self._at : end] if end else b"")
+        self._at = end
+        line = b"".join(pieces)
         if not line:
             return None
         self.count += 1
         self.taken += len(line)
         return line
 
+    def _left(self) -> bytes:
+        return self._pending[self._at :] if self._at else self._pending
+
     def rest(self) -> bytes:
         """Everything that is left, to the end of the stream."""
-        pieces = [self._pending]
+        pieces = [self._left()]
         while piece := self._take():
             pieces.append(piece)
-        self._pending = b""
+        self._pending, self._at = b"", 0
         rest = b"".join(pieces)
         self.taken += len(rest)
         return rest
+
+    def silent(self) -> bool:
+        """Whether a stream that has not ended gives nothing for `WAIT_SECONDS`; never true of a file."""
+        return self._at >= len(self._pending) and not self._ended and not self._ready()
 
     def more_follow(self) -> bool:
         """Whether there is anything but blank space before the end.
@@ -59,13 +69,13 @@ class Lines:
         On a pipe that stays open and silent the answer is yes, after `WAIT_SECONDS`: its writer has more to
         say, and may be waiting for us.
         """
-        while not self._pending.strip():
+        while not (left := self._left()).strip():
             if not self._ready():
                 return True
             piece = self._take()
             if not piece:
                 return False
-            self._pending += piece
+            self._pending, self._at = left + piece, 0
         return True
 
     def _take(self) -> bytes:
@@ -73,7 +83,8 @@ class Lines:
         if self._ended:
             return b""
         read = getattr(self._stream, "read1", self._stream.read)
-        piece: bytes = read(_PIECE)
+        while (piece := read(_PIECE)) is None:  # the stream is set not to wait
+            select.select([self._stream], [], [])
         self._ended = not piece
         return piece
 
