@@ -144,8 +144,8 @@ def _fit(fit: Fit) -> Text:
     return Text.assemble(
         f"last tokens of {fit.rows:,} row{'s' * (fit.rows != 1)} ",
         verdict,
-        f" what they should be drawn from: p-value {fit.p_value:.3g} (in the order {fit.order}); "
-        f"below {fit.false_alarm:g} would be a false alarm in {fit.false_alarm:g} of right engines",
+        f" what they should be drawn from: p-value {fit.p_value:.3g} in the order {fit.order} "
+        f"(a right engine is below {fit.false_alarm:g} once in {1 / fit.false_alarm:,.0f} times)",
     )
 
 

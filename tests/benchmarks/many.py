@@ -3,8 +3,8 @@
     python tests/benchmarks/many.py [FILES]        (make bench)
 
 One file as a whole process, against FILES (1,000) files of as many different shapes (B 1 to 4, G 0 to 5, V 4 to
-60) as a whole process, in turns, medians of five. Once without the cache of compiled programs, once with one that
-is filled. Half of the files are JSON, half NPZ.
+60) as a whole process, in turns, medians of five: with the results on stdout, and in a folder. Once without the
+cache of compiled programs, once with one that is filled. Half of the files are JSON, half NPZ.
 """
 
 import json
@@ -41,10 +41,10 @@ def write(path, rng, rows, positions, vocabulary):
         path.write_text(json.dumps({name: array.tolist() for name, array in fields.items()}))
 
 
-def seconds(inputs, cache):
+def seconds(cache, *arguments):
     start = time.perf_counter()
     subprocess.run(
-        [sys.executable, "-m", "specdec_cli", "run", *inputs],
+        [sys.executable, "-m", "specdec_cli", "run", *arguments],
         env={**os.environ, **cache},
         stdout=subprocess.DEVNULL,
         check=True,
@@ -67,13 +67,17 @@ def main():
             "off": {"SPECDEC_NO_CACHE": "1"},
             "filled": {"SPECDEC_CACHE_DIR": str(folder / "programs")},
         }.items():
-            seconds(files[:1], cache)
-            turns = [(seconds(files[:1], cache), seconds(files, cache)) for _ in range(TURNS)]
-            one, many = map(statistics.median, zip(*turns, strict=True))
-            figures[state] = {"one": one, "many": many, "ratio": many / one}
-            print(
-                f"cache {state:6}: one file {one:.2f} s, {len(files):,} files {many:.2f} s, {many / one:.1f} times"
-            )
+            seconds(cache, files[0])
+            turns = []
+            for turn in range(TURNS):
+                results = f"{folder}/results-{state}-{turn}/"
+                alone, together = seconds(cache, files[0]), seconds(cache, *files)
+                turns.append((alone, together, seconds(cache, "-q", *files, "-o", results)))
+            one, many, into_folder = map(statistics.median, zip(*turns, strict=True))
+            figures[state] = {"one": one, "many": many, "into_folder": into_folder}
+            print(f"cache {state:6}: one file {one:.2f} s")
+            print(f"              {len(files):,} files {many:.2f} s, {many / one:.1f} times")
+            print(f"              into a folder {into_folder:.2f} s, {into_folder / one:.1f} times")
     Path(".bench").mkdir(exist_ok=True)
     Path(".bench/many.json").write_text(json.dumps(figures, indent=1) + "\n")
 
