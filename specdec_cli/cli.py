@@ -51,9 +51,9 @@ def specdec(
 
     Results go to stdout, words for people to stderr.
 
-    Exit codes: 0 done; 2 wrong usage, or an input that is not valid; 3 this machine cannot do it (no such
-    device, no memory, output not writable); 130 interrupted; 143 terminated; 141 the reader of
-    stdout went away.
+    Exit codes: 0 done; 1 `check` found a difference; 2 wrong usage, or an input that is not valid; 3 this machine
+    cannot do it (no such device, no memory, output not writable); 130 interrupted; 143 terminated; 141 the reader
+    of stdout went away.
     """
 
 

@@ -74,7 +74,7 @@ INPUT = "JSON, JSON Lines or NPZ; - is standard input."
 Input = Annotated[str, typer.Argument(metavar="INPUT", help=INPUT)]
 Inputs = Annotated[
     list[str],
-    typer.Argument(metavar="INPUT…", help="JSON, JSON Lines or NPZ files, folders of them; - is standard input."),
+    typer.Argument(metavar="INPUT", help="JSON, JSON Lines or NPZ files, folders of them; - is standard input."),
 ]
 RunOutput = Annotated[
     str | None,

@@ -85,8 +85,17 @@ def test_the_python_example_prints_its_comment():
     assert (done.stdout.strip(), done.stderr) == (said, "")
 
 
-def test_every_command_and_option_in_the_help_is_in_the_readme_or_shown_by_help(specdec):
-    text = specdec("run", "--help").out.decode()
-    for option in re.findall(r"--[a-z-]+", README):
-        if option.startswith(("--no-validate", "--sum-tolerance", "--device")):
-            assert option in text
+OTHERS_OPTIONS = {"--unbuffered", "--array", "--cpus-per-task", "--mem"}
+"""Options of other programs in the README."""
+
+
+def test_every_command_and_option_is_in_the_readme_and_every_option_there_exists(specdec):
+    commands = re.findall(r"^│ (\w+) ", specdec("--help").out.decode(), re.MULTILINE)
+    assert {"run", "explain", "check", "info"} <= set(commands)
+    options = set()
+    for command in ("run", "explain", "check", "info"):
+        assert f"specdec {command}" in README
+        options |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", specdec(command, "--help").out.decode()))
+    in_readme = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) - OTHERS_OPTIONS
+    assert in_readme <= options
+    assert options - in_readme - {"--help", "--output", "--quiet", "--validate"} == set()
