@@ -137,14 +137,18 @@ def _in_its_place(target: Path, replace: bool, durable: bool) -> Iterator[Binary
             os.fchmod(file.fileno(), mode)
             if durable:
                 os.fsync(file.fileno())
-            if replace and (name or target.exists()):
+            try:
+                if name is None:
+                    _link(file.fileno(), str(target))
+                else:
+                    os.link(name, target)
+                    os.unlink(name)
+            except OSError as error:
+                # There is a file, or this file system has no links.
+                if not replace and isinstance(error, FileExistsError):
+                    raise
                 name = name or _name_it(file.fileno(), target)
                 os.replace(name, target)
-            elif name is None:
-                _link(file.fileno(), str(target))
-            else:
-                os.link(name, target)
-                os.unlink(name)
         except BaseException:
             if name is not None:
                 with suppress(OSError):
