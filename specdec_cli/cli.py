@@ -192,6 +192,10 @@ def explain(
                         )
                     except InputError as error:  # no such row; another step may have it
                         told.fail(error)
+            try:
+                engine.end()
+            except InputError as error:
+                told.fail(error)
 
         if output is not None:
             parts = forms.parts(explanations(), texts, form)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Callable
 from typing import TextIO
 
@@ -58,6 +59,16 @@ def text_for_file(width: int, show: Callable[[Console], None]) -> str:
 def without_trailing_blanks(text: str) -> str:
     """The same with no line ending in blanks, which rich fills tables with."""
     return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+def one_line(text: str) -> str:
+    """A file name, say, with what steers a terminal or breaks a line written out."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: repr(match.group())[1:-1], text)
+
+
+def for_markdown(text: str) -> str:
+    """The same where Markdown would take it for its own."""
+    return re.sub(r"([|<>`*_\\&])", r"\\\1", text)
 
 
 def to_ascii(text: str) -> str:

@@ -421,3 +421,112 @@ def test_explain_shows_both_answers(specdec, tmp_path):
     ended = specdec(*explain)
     assert (ended.code, ended.out) == (2, b"")
     assert f"error: {tmp_path}/answer.json: is missing num_accepted, tokens" in ended.err
+
+
+# What was found by trying
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -0.1])
+def test_without_validation_what_the_engine_rests_on_may_be_no_probability(specdec, tmp_path, value):
+    quarter = np.full((4, 2, 4), 0.25)
+    fields = {
+        "draft_tokens": np.zeros((4, 2), np.int32),
+        "draft_probs": quarter,
+        "target_probs": np.full((4, 3, 4), 0.25),
+        "accept_uniforms": np.full((4, 2), 0.5),
+        "sample_uniforms": np.full(4, 0.5),
+    }
+    fields["target_probs"][:, 0] = [0, 0.25, 0.25, 0.5]
+    fields["target_probs"][:, 1] = value
+    answer = {"num_accepted": [1, 1, 2, 0], "tokens": [[0, 1, -1], [0, 2, -1], [0, 0, 3], [1, -1, -1]]}
+    ended, report = check(specdec, tmp_path, fields, answer, "--no-validate")
+    assert ended.code == 2
+    assert "expected a finite probability" in report["failures"][0]["error"]["problem"]
+    explained = specdec("explain", tmp_path / "input.npz", "--against", tmp_path / "answer.json", "--no-validate")
+    assert explained.code == 2
+
+
+@pytest.mark.parametrize(
+    "mistake", ["correction drawn from p instead of the residual", "bonus token drawn after a rejection"]
+)
+def test_by_support_an_impossible_mistake_is_not_named(specdec, tmp_path, mistake):
+    """Under q − p none of the right corrections could have been drawn."""
+    fields = ordinary(np.random.default_rng(20), rows=300, positions=3, vocabulary=16)
+    answer = engine(fields, mistake, rng=np.random.default_rng(21))
+    _, report = check(specdec, tmp_path, without_s(fields), answer)
+    named = [each["name"] for each in report["mistakes"]]
+    assert mistake in named
+    assert "p and q swapped" not in named
+
+
+def test_ties_decided_otherwise_are_near_ties_of_which_the_mistake_is_named(specdec, tmp_path):
+    fields = ordinary(np.random.default_rng(22), rows=100, dyadic=True)
+    fields["accept_uniforms"] = np.maximum(fields["accept_uniforms"], 1 / 16)
+    ended, report = check(specdec, tmp_path, fields, engine(fields, "<= for < in the accept test"))
+    assert (ended.code, report["summary"]["differs"]) == (0, 0)
+    assert report["summary"]["near_tie"] > 0
+    assert report["mistakes"][0]["name"] == "<= for < in the accept test"
+    text = specdec("check", tmp_path / "input.npz", tmp_path / "answer.json").out.decode()
+    assert "the ties decided otherwise are consistent with:" in text
+
+
+@pytest.mark.parametrize(("precision", "off"), [("float32", 1e-8), ("bfloat16", 1e-4), ("float16", 1e-4)])
+def test_a_residual_that_rounding_leaves_empty_is_a_near_tie(specdec, tmp_path, precision, off):
+    p = np.array([0.3, 0.3, 0.4])
+    q = p * (1 + np.array([off, -off, 0]))
+    fields = {
+        "draft_tokens": [[0]],
+        "draft_probs": [[q.tolist()]],
+        "target_probs": [[p.tolist(), p.tolist()]],
+        "accept_uniforms": [[1 - off / 10]],
+        "sample_uniforms": [0.9],
+    }
+    answer = {"num_accepted": [0], "tokens": [[2, -1]]}  # drawn from p, as if p = q
+    _, report = check(specdec, tmp_path, fields, answer, "--precision", precision)
+    assert report["rows"][0]["verdict"] == "near-tie"
+    _, report = check(specdec, tmp_path, fields, answer, "--precision", "float64")
+    assert report["rows"][0]["verdict"] == "differs"
+
+
+def test_a_greedy_engine_is_asked_whether_it_is_one(specdec, tmp_path):
+    fields = ordinary(np.random.default_rng(23))
+    check(specdec, tmp_path, without_s(fields), engine(fields, "argmax instead of sampling"))
+    text = specdec("check", tmp_path / "input.npz", tmp_path / "answer.json").out.decode()
+    assert "do not fit" in text
+    assert "each is the likeliest: argmax instead of sampling?" in text
+
+
+def test_a_result_without_an_input_is_not_passed_over(specdec, tmp_path):
+    for folder in ("in", "out"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "in" / "a.json").write_bytes(to_json(BASE))
+    for name in ("a", "extra"):
+        (tmp_path / "out" / f"{name}.json").write_bytes(BASE_ANSWER)
+    ended = specdec("check", tmp_path / "in", tmp_path / "out")
+    assert ended.code == 2
+    assert f"error: {tmp_path}/out/extra.json: has no input in {tmp_path}/in" in ended.err
+    (tmp_path / "three.jsonl").write_bytes(BASE_ANSWER * 3)
+    ended = specdec("explain", tmp_path / "in" / "a.json", "--against", tmp_path / "three.jsonl")
+    assert ended.code == 2
+    assert "has more steps than the input" in ended.err
+
+
+def test_names_do_not_break_lines_or_tables(specdec, tmp_path):
+    for folder in ("in", "out"):
+        (tmp_path / folder).mkdir()
+        for name in ("a|b", "c\nd"):
+            data = to_json(BASE) if folder == "in" else b'{"num_accepted":[1],"tokens":[[0,0]]}\n'
+            (tmp_path / folder / f"{name}.json").write_bytes(data)
+    markdown = specdec("check", tmp_path / "in", tmp_path / "out", "--format", "markdown").out.decode()
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {4}
+    text = specdec("check", tmp_path / "in", tmp_path / "out").out.decode()
+    assert len(re.findall(r": row 0 +differs  ", text)) == 2
+
+
+def test_an_error_in_the_place_of_an_answer_is_told_as_one(specdec, tmp_path):
+    (tmp_path / "input.json").write_bytes(to_json(BASE))
+    (tmp_path / "answer.json").write_text('{"input":"x","error":{"problem":"is empty"}}')
+    ended = specdec("check", tmp_path / "input.json", tmp_path / "answer.json")
+    assert ended.code == 2
+    assert f"error: {tmp_path}/answer.json: holds an error, and no answer" in ended.err

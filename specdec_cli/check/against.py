@@ -11,7 +11,7 @@ from specdec_cli.decide import Verification
 from specdec_cli.errors import InputError
 from specdec_cli.explain.data import Engine
 from specdec_cli.near_ties import FLOAT32
-from specdec_cli.readers import Document, documents
+from specdec_cli.readers import STDIN, Document, documents
 
 
 class Against:
@@ -22,12 +22,23 @@ class Against:
     """
 
     def __init__(self, result: str | None) -> None:
+        if result == STDIN:
+            raise InputError("--against takes a file", "standard input is the input's")
         self._result = result
         self._documents: Iterator[Document] = iter(()) if result is None else documents(result, ANSWER_AXES)
 
     def skip(self) -> None:
         """Pass over the answer for a step that could not be verified."""
         next(self._documents, None)
+
+    def end(self) -> None:
+        """Be done with it.
+
+        Raises:
+          InputError: there are answers left.
+        """
+        if next(self._documents, None) is not None:
+            raise InputError("has more steps than the input", source=self._result)
 
     def next(self, batch: Batch, verification: Verification) -> list[Engine] | None:
         """The engine's answer for the next step, row by row, judged as a float32 engine's.

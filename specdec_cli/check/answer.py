@@ -34,6 +34,8 @@ def make_answer(fields: Mapping[str, Any], batch: Batch, source: str | None = No
       InputError: an array is missing, is not of integers, or has another number of rows than the batch.
     """
     missing = [name for name in ANSWER_AXES if name not in fields]
+    if missing and "error" in fields:
+        raise InputError("holds an error, and no answer", "what failed there must be mended first", source=source)
     if missing:
         found = f"found {', '.join(map(str, fields))}" if fields else "found none of them"
         raise InputError(
@@ -47,8 +49,6 @@ def make_answer(fields: Mapping[str, Any], batch: Batch, source: str | None = No
         array = np.asarray(fields[name])
         if array.size == 0 and not rows:
             array = np.zeros((0,) * len(axes), np.int64)
-        if array.dtype.kind not in "iu":
-            raise InputError(f"holds {array.dtype} values, expected integers", source=source, field=name)
         if array.ndim != len(axes) or array.shape[0] != rows:
             raise InputError(
                 f"has shape {array.shape}, expected ({', '.join(axes)}{',' * (len(axes) == 1)}) with B = {rows}, "
@@ -56,5 +56,7 @@ def make_answer(fields: Mapping[str, Any], batch: Batch, source: str | None = No
                 source=source,
                 field=name,
             )
+        if array.dtype.kind not in "iu":
+            raise InputError(f"holds {array.dtype} values, expected integers", source=source, field=name)
         arrays[name] = array.astype(np.int64)
     return Answer(**arrays)

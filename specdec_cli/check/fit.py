@@ -36,6 +36,8 @@ class Fit:
     """Of both tests together; 1 without rows."""
     order: str
     """The order of tokens in which the smaller p-value was found."""
+    likeliest: int
+    """Rows whose token is the likeliest one: all of them, where an engine takes the argmax."""
     false_alarm: float
     fits: bool
 
@@ -51,6 +53,7 @@ class FitTest:
         self._random = np.random.default_rng(seed)
         self._by_id: list[float] = []
         self._by_weight: list[float] = []
+        self._likeliest = 0
 
     def add(self, weights: np.ndarray, token: int) -> None:
         """Add a row.
@@ -59,6 +62,7 @@ class FitTest:
           weights: (V,) what the token should have been drawn from, not normalised.
           token: what was drawn, of a positive weight.
         """
+        self._likeliest += bool(weights[token] == weights.max())
         mass, own = float(weights.sum()), float(weights[token])
         w = float(self._random.random())
         heavier = float(weights[weights > own].sum()) + float(weights[:token][weights[:token] == own].sum())
@@ -70,11 +74,11 @@ class FitTest:
         from scipy import stats  # type: ignore[import-untyped]  # half a second, only wanted here
 
         if not self._by_id:
-            return Fit(0, 1.0, "", FALSE_ALARM, True)
+            return Fit(0, 1.0, "", 0, FALSE_ALARM, True)
         values = {
             "of token ids": float(stats.kstest(self._by_id, "uniform").pvalue),
             "from the likeliest token": float(stats.kstest(self._by_weight, "uniform").pvalue),
         }
         order = min(values, key=lambda name: values[name])
         p_value = min(1.0, 2 * values[order])
-        return Fit(len(self._by_id), p_value, order, FALSE_ALARM, p_value >= FALSE_ALARM)
+        return Fit(len(self._by_id), p_value, order, self._likeliest, FALSE_ALARM, p_value >= FALSE_ALARM)

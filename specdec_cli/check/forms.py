@@ -15,8 +15,7 @@ from rich.text import Text
 from specdec_cli.check.fit import Fit
 from specdec_cli.check.judge import Verdict
 from specdec_cli.check.report import Report, RowReport
-from specdec_cli.check.suspects import Suspect
-from specdec_cli.consoles import MARKDOWN_WIDTH, text_for_file, text_for_stream
+from specdec_cli.consoles import MARKDOWN_WIDTH, for_markdown, one_line, text_for_file, text_for_stream
 from specdec_cli.errors import text_of
 
 MOST_ROWS = 20
@@ -89,10 +88,9 @@ def _layout(report: Report, markdown: bool) -> Iterator[RenderableType]:
     if report.fit is not None:
         yield Text()
         yield _fit(report.fit)
-    differing = report.count(Verdict.DIFFERS)
-    if differing:
+    if report.replayed:
         yield Text()
-        yield from _mistakes(report.suspects, differing, report.passed_over, markdown)
+        yield from _mistakes(report, markdown)
         if report.only_draws_differ and not report.suspects:
             yield Text(
                 "only last tokens differ: if the engine draws them with noise of its own, --draw support "
@@ -134,7 +132,8 @@ def _summary(report: Report) -> Text:
 
 def _place(row: RowReport, several: bool) -> Text:
     line = "" if row.line is None else f"line {row.line}: "
-    return Text(f"{f'{row.input}: ' if several else ''}{line}row {row.judgement.row}")
+    name = f"{text_of(row.input)}: " if several else ""
+    return Text(one_line(f"{name}{line}row {row.judgement.row}"))
 
 
 def _fit(fit: Fit) -> Text:
@@ -146,27 +145,28 @@ def _fit(fit: Fit) -> Text:
         verdict,
         f" what they should be drawn from: p-value {fit.p_value:.3g} in the order {fit.order} "
         f"(a right engine is below {fit.false_alarm:g} once in {1 / fit.false_alarm:,.0f} times)",
+        "" if fit.fits or fit.likeliest < fit.rows else "; each is the likeliest: argmax instead of sampling?",
     )
 
 
-def _mistakes(
-    suspects: list[Suspect], differing: int, passed_over: int, markdown: bool
-) -> Iterator[RenderableType]:
-    if not suspects:
-        yield Text("no known mistake reproduces most of the differing rows")
+def _mistakes(report: Report, markdown: bool) -> Iterator[RenderableType]:
+    rows = "the differing rows" if report.count(Verdict.DIFFERS) else "the ties decided otherwise"
+    if not report.suspects:
+        yield Text(f"no known mistake is consistent with {rows}")
         return
-    yield Text("the differing rows are consistent with:")
+    yield Text(f"{rows} are consistent with:")
     cells = [
         (
             Text(each.name + (f" ({', or '.join(each.variants)})" if each.variants else "")),
             Text(f"{each.reproduced:,} of {each.differing:,} differing rows"),
             Text(f"{each.telling:,} rows, right on {each.matched:,}"),
         )
-        for each in suspects
+        for each in report.suspects
     ]
     yield from _columns(("mistake", "reproduced", "told apart by"), cells, markdown)
-    if passed_over:
-        yield Text(f"({differing - passed_over:,} of the {differing:,} differing rows were replayed)", style="dim")
+    if report.passed_over:
+        every = report.replayed + report.passed_over
+        yield Text(f"({report.replayed:,} of {every:,} such rows were replayed)", style="dim")
 
 
 def _columns(
@@ -176,7 +176,7 @@ def _columns(
     if markdown:
         table = Table(*headers, box=box.MARKDOWN)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*(Text(for_markdown(cell.plain)) for cell in row))
         yield table
         return
     everything = [tuple(Text(header, style="dim") for header in headers), *rows]

@@ -21,7 +21,9 @@ from specdec_cli.batch import PAD, Batch
 from specdec_cli.check.answer import Answer
 from specdec_cli.check.rows import Row
 from specdec_cli.decide import Verification
+from specdec_cli.errors import InputError
 from specdec_cli.near_ties import Rounding, near_tie_accept, near_tie_draw
+from specdec_cli.validate import entries_at, entry_at
 
 
 class Verdict(enum.Enum):
@@ -43,6 +45,8 @@ class Judgement:
     """The first difference that is not a near-tie, or else the first; empty where there is none."""
     in_draw: bool = False
     """The cause is another last token, which s does not lead to but other noise might."""
+    is_tie: bool = False
+    """Both sides of the comparison are exactly equal, so that < and ≤ decide differently and rounding need not."""
     margin: float | None = None
     """How far the decision was from coming out as the engine has it: of u in an accept test, of s in a draw. None
     where no noise would have led to the engine's answer."""
@@ -54,6 +58,7 @@ class _Difference:
     margin: float | None
     near_tie: bool
     in_draw: bool = False
+    is_tie: bool = False
 
 
 def judge(
@@ -70,6 +75,10 @@ def judge(
 
     Returns:
       A judgement for each row, in order.
+
+    Raises:
+      InputError: what the engine's answer rests on is no probability, which an input that was not validated may
+        hold where the exact step does not look.
     """
     found = [Judgement(row, Verdict.AGREES) for row in range(batch.shape[0])]
     for row in np.flatnonzero(~_equal(verification, answer)).tolist():
@@ -77,7 +86,7 @@ def judge(
         if differences:
             worst = next((each for each in differences if not each.near_tie), differences[0])
             verdict = Verdict.NEAR_TIE if worst.near_tie else Verdict.DIFFERS
-            found[row] = Judgement(row, verdict, worst.cause, worst.in_draw, worst.margin)
+            found[row] = Judgement(row, verdict, worst.cause, worst.in_draw, worst.is_tie, worst.margin)
     return found
 
 
@@ -121,7 +130,10 @@ def _accept_differences(
     for position in range(min(exactly, accepted), min(accepted + 1, row.length)):
         engine_passes = position < accepted
         u = float(row.u[position])
-        margin = exact.accept_margin(u, float(q[position]), float(p[position]), row.batch.reading)
+        at = (row.index, position, int(row.tokens[position]))
+        margin = exact.accept_margin(
+            u, entry_at(row.batch, "draft_probs", at), entry_at(row.batch, "target_probs", at), row.batch.reading
+        )
         if (margin > 0) == engine_passes:
             continue
         said = ("accepted", "rejects") if engine_passes else ("rejected", "accepts")
@@ -132,6 +144,7 @@ def _accept_differences(
             + ("" if distance is None else f", margin {distance:.3g}"),
             distance,
             bool(near),
+            is_tie=margin == 0,
         )
 
 
@@ -147,8 +160,11 @@ def _test(u: float, p: float, q: float) -> str:
         return f"u = {u:.6g}, p = 0, which never passes"
     if q == 0:
         return f"u = {u:.6g}, q = 0 < p = {p:.6g}, which always passes"
-    digits = _digits_that_tell_apart(u, p / q)
-    return f"u = {u:.{digits}g}, p/q = {p / q:.{digits}g}"
+    ratio = p / q
+    if u == ratio:  # as far as doubles go
+        return f"u = {float(u)!r}, p/q = {float(ratio)!r}"
+    digits = _digits_that_tell_apart(u, ratio)
+    return f"u = {u:.{digits}g}, p/q = {ratio:.{digits}g}"
 
 
 def _digits_that_tell_apart(*numbers: float) -> int:
@@ -184,6 +200,12 @@ def _draw_difference(
     row: Row, verification: Verification, position: int, token: int, how: Rounding, by_support: bool
 ) -> _Difference | None:
     kind = "bonus" if position == row.length else "correction"
+    if not entries_at(row.batch, "target_probs", row.index, position).any():
+        raise InputError(
+            "is all zeros, so there is no token to draw", field="target_probs", index=(row.index, position)
+        )
+    if position < row.length:
+        entries_at(row.batch, "draft_probs", row.index, position)
     weights = row.weights(position)
     if weights[token] == 0:
         source = "p" if position == row.length or not _has_residual(row, position) else "the residual"
@@ -192,7 +214,7 @@ def _draw_difference(
             + (f", p = {row.p(position)[token]:.6g}" if source != "p" else "")
             + (f" ≤ q = {row.q(position)[token]:.6g}" if source != "p" else ""),
             None,
-            False,
+            _may_appear_by_rounding(row, position, token, how, by_support),
         )
     if by_support:
         return None
@@ -211,7 +233,24 @@ def _draw_difference(
         distance / mass,
         bool(near),
         in_draw=True,
+        is_tie=distance == 0,
     )
+
+
+def _may_appear_by_rounding(row: Row, position: int, token: int, how: Rounding, by_support: bool) -> bool:
+    """Whether rounded entries may leave a residual where there is none, or nowhere, so that p stands for it."""
+    if position == row.length:
+        return False
+    p, q, weights = row.p(position), row.q(position), row.weights(position)
+    if p[token] == 0:
+        return False
+    mass = float(weights.sum())
+    if mass <= 2 * how.unit + how.smallest * weights.size:
+        return True
+    if q[token] - p[token] > how.unit * (p[token] + q[token]) + how.smallest:
+        return False
+    distance = _stretch(weights, token, row.s)[0]
+    return by_support or bool(near_tie_draw(distance, mass, weights.size, False, how))
 
 
 def _has_residual(row: Row, position: int) -> bool:

@@ -74,6 +74,8 @@ def step(
 ) -> Step:
     """A step that is right but for what is given instead: n, the weights at n, or the draw from them at n."""
     n = prefix(below(row.u, row.q_x, row.p_x)) if accepted is None else accepted
+    if weights is None and draw is None:
+        return Step(n, row.weights(n), row.kept(n, lambda: inverse_cdf(row.weights(n), row.s)))
     chosen = (weights or row.weights)(n)
     return Step(n, chosen, draw(chosen, n) if draw else inverse_cdf(chosen, row.s))
 
@@ -92,8 +94,16 @@ def _accepts_ties(row: Row) -> Step:
     return step(row, prefix(at_most(row.u, row.q_x, row.p_x)))
 
 
-def _with_epsilon(epsilon: float) -> Replay:
-    return lambda row: step(row, prefix(below(row.u, row.q_x + epsilon, row.p_x)))
+def _with_epsilon(epsilon: float) -> dict[str, Replay]:
+    return {
+        f"u < p/(q + {epsilon:g})": lambda row: step(row, prefix(below(row.u, row.q_x + epsilon, row.p_x))),
+        f"u < p/max(q, {epsilon:g})": lambda row: step(
+            row, prefix(below(row.u, np.maximum(row.q_x, epsilon), row.p_x))
+        ),
+        f"u < (p + {epsilon:g})/(q + {epsilon:g})": lambda row: step(
+            row, prefix(below(row.u, row.q_x + epsilon, row.p_x + epsilon))
+        ),
+    }
 
 
 def _swapped_in_test(row: Row) -> Step:
@@ -176,12 +186,11 @@ def _u_reused(position: Callable[[Row, int], int], for_bonus: bool) -> Replay:
     return lambda row: step(row, draw=draw_of(row))
 
 
-def _s_of_row(shift: int) -> Replay:
+def _s_of_row(other: Callable[[int, int], int]) -> Replay:
     def replay(row: Row) -> Step:
-        others = row.batch.sample_uniforms
-        return step(
-            row, draw=lambda weights, _: inverse_cdf(weights, float(others[(row.index + shift) % len(others)]))
-        )
+        theirs = row.batch.sample_uniforms
+        s = float(theirs[other(row.index, len(theirs))])
+        return step(row, draw=lambda weights, _: inverse_cdf(weights, s))
 
     return replay
 
@@ -202,11 +211,11 @@ def _argmax(row: Row) -> Step:
     return step(row, draw=lambda weights, _: int(np.argmax(weights)))
 
 
-def _cumulative_in(dtype: Any, *, normalised: bool, s_as_well: bool = False) -> Replay:
+def _cumulative_in(dtype: Any, *, normalised: bool, s_as_well: bool = False, sums: Any = None) -> Replay:
     def draw_of(row: Row) -> Callable[[np.ndarray, int], int]:
         def draw(weights: np.ndarray, _: int) -> int:
             shares = weights / weights.sum() if normalised else weights
-            cumulative = np.cumsum(shares.astype(dtype)).astype(np.float64)
+            cumulative = np.cumsum(shares.astype(sums or dtype)).astype(dtype).astype(np.float64)
             s = float(dtype(row.s)) if s_as_well else row.s
             threshold = s if normalised else float(dtype(s * cumulative[-1]))
             return int(np.argmax(cumulative > threshold))  # 0 where none is
@@ -217,19 +226,23 @@ def _cumulative_in(dtype: Any, *, normalised: bool, s_as_well: bool = False) -> 
 
 
 def _all_cumulative_in(dtype: Any) -> dict[str, Replay]:
-    return {
+    found = {
         "against s·T": _cumulative_in(dtype, normalised=False),
         "of normalised weights": _cumulative_in(dtype, normalised=True),
         "of normalised weights, s rounded as well": _cumulative_in(dtype, normalised=True, s_as_well=True),
     }
+    if dtype is not np.float32:
+        found["of normalised weights, added in float32"] = _cumulative_in(dtype, normalised=True, sums=np.float32)
+    return found
 
 
-EPSILONS = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+EPSILONS = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 MISTAKES = (
     Mistake("<= for < in the accept test", {"": _accepts_ties}),
     Mistake(
-        "an epsilon in the ratio", {f"u < p/(q + {epsilon:g})": _with_epsilon(epsilon) for epsilon in EPSILONS}
+        "an epsilon in the ratio",
+        {name: replay for epsilon in EPSILONS for name, replay in _with_epsilon(epsilon).items()},
     ),
     Mistake(
         "p and q swapped",
@@ -279,7 +292,12 @@ MISTAKES = (
     ),
     Mistake(
         "s shifted by a row",
-        {"that of the row before": _s_of_row(-1), "that of the row after": _s_of_row(1)},
+        {
+            "that of the row before": _s_of_row(lambda index, rows: (index - 1) % rows),
+            "that of the row after": _s_of_row(lambda index, rows: (index + 1) % rows),
+            "that of row 0": _s_of_row(lambda *_: 0),
+            "in reverse": _s_of_row(lambda index, rows: rows - 1 - index),
+        },
         needs_s=True,
     ),
     Mistake(">= for > in the draw", {"": _draws_at_least}, needs_s=True),

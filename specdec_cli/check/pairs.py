@@ -58,6 +58,11 @@ def find_pairs(input: str, result: str, *, recursive: bool = False) -> list[Pair
                 source=found.name,
             )
         pairs.append(Pair(found.name, candidates[0] if candidates else "", error))
+    stems = {os.path.splitext(found.place)[0] for found in inputs}
+    for stem, names in by_stem.items():
+        if stem not in stems:
+            error = InputError(f"has no input in {input}", "is it a result of something else?", source=names[0])
+            pairs.append(Pair(names[0], "", error))
     return pairs
 
 

@@ -48,6 +48,8 @@ class Report:
     """In the order of the inputs."""
     failures: list[Failure]
     suspects: list[Suspect]
+    replayed: int
+    """Rows that mistakes were tried on: those that differ, or decide an exact tie otherwise."""
     passed_over: int
     """Differing rows that no mistake was tried on, because enough others were."""
     fit: Fit | None
@@ -129,6 +131,7 @@ def check(pairs: Sequence[Pair], standard: Standard) -> Report:
         rows=rows,
         failures=failures,
         suspects=[suspect for suspicion in suspicions.values() for suspect in suspicion.suspects()],
+        replayed=sum(suspicion.replayed for suspicion in suspicions.values()),
         passed_over=sum(suspicion.passed_over for suspicion in suspicions.values()),
         fit=fit.result() if any_by_support else None,
     )
@@ -144,7 +147,7 @@ def _check_step(
         device=standard.device,
     )
     judgements = judge(step.batch, verification, step.answer, standard.how, by_support=by_support)
-    suspicion.add(step.batch, verification, step.answer, judgements)
+    suspicion.add(step.batch, verification, step.answer, judgements, strict=standard.strict)
     for each in judgements:
         accepted = int(verification.num_accepted[each.row])
         if by_support and each.verdict is Verdict.AGREES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -23,6 +24,7 @@ class Row:
         self.index = index
         self._draft_index = index if draft_index is None else draft_index
         self._weights: dict[int, np.ndarray] = {}
+        self._kept: dict[int, int] = {}
 
     @cached_property
     def length(self) -> int:
@@ -63,6 +65,12 @@ class Row:
         """float64 (L,): the draft's."""
         at = (self._draft_index, np.arange(self.length), self.tokens)
         return np.asarray(self.batch.draft_probs[at]).astype(np.float64)
+
+    def kept(self, position: int, draw: Callable[[], int]) -> int:
+        """The right draw at a position, which many replays share."""
+        if position not in self._kept:
+            self._kept[position] = draw()
+        return self._kept[position]
 
     def weights(self, position: int) -> np.ndarray:
         """float64 (V,), not normalised: the residual at a position, or p at the bonus position.

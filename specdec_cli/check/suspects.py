@@ -58,10 +58,24 @@ class Suspicion:
         """Differing rows that were not replayed, because enough others were."""
 
     def add(
-        self, batch: Batch, verification: Verification, answer: Answer, judgements: Sequence[Judgement]
+        self,
+        batch: Batch,
+        verification: Verification,
+        answer: Answer,
+        judgements: Sequence[Judgement],
+        *,
+        strict: bool = False,
     ) -> None:
-        """Replay the rows of a batch: those that differ, and, once one did, some that do not."""
-        differing = [each.row for each in judgements if each.verdict is Verdict.DIFFERS]
+        """Replay the rows of a batch: those that differ, and, once one did, some that do not.
+
+        A tie that was decided otherwise counts as differing, near-tie though it is: a mistake shows there too.
+        With `strict` every near-tie does.
+        """
+        differing = [
+            each.row
+            for each in judgements
+            if each.verdict is Verdict.DIFFERS or (each.verdict is Verdict.NEAR_TIE and (strict or each.is_tie))
+        ]
         others = [each.row for each in judgements if each.verdict is Verdict.AGREES]
         chosen = differing[: MOST_ROWS - self._differing]
         self.passed_over += len(differing) - len(chosen)
@@ -86,7 +100,7 @@ class Suspicion:
             if self._by_support:
                 possible = 0 <= token < len(step.weights) and bool(step.weights[token] > 0)
                 matches = intact and step.num_accepted == accepted and possible
-                tells = step.num_accepted != exact or differs
+                tells = step.num_accepted != exact or differs or not possible
             else:
                 matches = intact and (step.num_accepted, step.token) == (accepted, token)
                 tells = (step.num_accepted, step.token) != (exact, exact_token)
@@ -103,6 +117,11 @@ class Suspicion:
             for variant, replay in mistake.variants.items()
         ]
 
+    @property
+    def replayed(self) -> int:
+        """Differing rows that were replayed."""
+        return self._differing
+
     def suspects(self) -> list[Suspect]:
         """Mistakes that explain most of the differing rows and are mostly right where they tell; best first."""
         found = []
@@ -113,7 +132,7 @@ class Suspicion:
                 for count in [self._counts[mistake.name, variant]]
             ]
             best = max(tried, key=_fit)
-            if 2 * best.reproduced > best.differing and 2 * best.matched >= best.telling:
+            if 2 * best.reproduced > best.differing and 4 * best.matched >= 3 * best.telling:
                 as_good = [each.variants[0] for each in tried if _fit(each) == _fit(best)]
                 found.append(replace(best, variants=[variant for variant in as_good if variant]))
         return sorted(found, key=_fit, reverse=True)

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from specdec_cli.consoles import for_markdown
 from specdec_cli.explain.candidates import Candidate
 from specdec_cli.explain.data import (
     ACCEPTED,
@@ -260,7 +261,7 @@ def _label(token: int | None, names: Names, markdown: bool) -> Text:
     """A token's id and text: as they are, whatever brackets or bars they hold."""
     name = "" if token is None else names(token)
     if markdown:
-        name = re.sub(r"([|<>`*_\\&])", r"\\\1", name)
+        name = for_markdown(name)
     return Text(f"{token}{' ' + name if name else ''}")
 
 

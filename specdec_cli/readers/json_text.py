@@ -151,12 +151,13 @@ def _check_lengths(field: str, level: list[Any], shape: list[int], depth: int) -
     model_place = place_of(field, _unravel(model, shape[:depth]))
     raise InputError(
         f"is ragged: it has {lengths[odd]} {_entries(lengths[odd])}, {model_place} has {usual}",
-        "a row with fewer draft tokens is padded: draft_tokens with -1, the other fields with any numbers"
-        if depth == 1
-        else "",
+        ("" if depth != 1 else "rows are padded with -1" if field == "tokens" else _SHORTER),
         field=field,
         index=_unravel(odd, shape[:depth]),
     )
+
+
+_SHORTER = "a row with fewer draft tokens is padded: draft_tokens with -1, the other fields with any numbers"
 
 
 def _entries(count: int) -> str:
@@ -193,7 +194,7 @@ def _numbers(field: str, level: list[list[Any]], shape: list[int]) -> np.ndarray
 
 
 def _bad_leaf(field: str, leaf: Any, index: tuple[int, ...], whole: bool) -> NoReturn:
-    expected = "a token id, an integer" if whole else "a number"
+    expected = ("an integer" if field == "num_accepted" else "a token id, an integer") if whole else "a number"
     hint = ""
     if whole and isinstance(leaf, float):
         hint = "token ids are written without a decimal point and fit in 32 bits"
