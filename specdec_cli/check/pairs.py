@@ -107,8 +107,8 @@ def _step(given: Document, said: Document) -> Steps:
         raise given.error or InputError("could not be read")
     fields = given.fields
     has_s = "sample_uniforms" in fields
-    if not has_s:
-        fields = {**fields, "sample_uniforms": np.full(np.shape(fields.get("draft_tokens", ()))[:1], 0.5)}
+    if not has_s and "draft_tokens" in fields:
+        fields = {**fields, "sample_uniforms": np.full(np.shape(fields["draft_tokens"])[:1], 0.5)}
     batch = make_batch(fields, reading=given.reading, source=given.source)
     try:
         if said.fields is None:
