@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -118,20 +118,18 @@ def _json_documents(lines: Lines, source: str, wanted: Collection[str]) -> Itera
             fields, fault = None, error
         return Document(source, line, Reading.DECIMAL, fields, fault, lines.taken, more_follow)
 
-    first = lines.next()
-    while first is not None and not first.strip():
-        first = lines.next()
-    if first is None:
+    def each(numbered: Iterable[tuple[int, bytes]]) -> Iterator[Document]:
+        return (document(line, number) for number, line in numbered if line.strip())
+
+    first_at, first = next(((number, line) for number, line in lines if line.strip()), (0, b""))
+    if not first:
         raise InputError("is empty, expected a JSON object")
-    first_at = lines.count
 
     if json_text.may_be_whole(first):
         whole = document(first, first_at, lines.more_follow)
         if not isinstance(whole.error, UnfinishedError):
             yield whole
-            while (line := lines.next()) is not None:
-                if line.strip():
-                    yield document(line, lines.count)
+            yield from each(lines)
             return
 
     # The first line is no object by itself: it begins one, or is the line at fault of JSON Lines.
@@ -143,21 +141,15 @@ def _json_documents(lines: Lines, source: str, wanted: Collection[str]) -> Itera
                 break
             gathered.append(line)
         if in_lines:
-            for number, line in enumerate(gathered, first_at):
-                if line.strip():
-                    yield document(line, number)
-            while (line := lines.next()) is not None:
-                if line.strip():
-                    yield document(line, lines.count)
+            yield from each(enumerate(gathered, first_at))
+            yield from each(lines)
             return
     data = b"".join(gathered) + lines.rest()
     whole = document(data, None)
     if whole.error is None or not any(map(json_text.is_input, data.split(b"\n")[1:])):
         yield whole
-        return
-    for number, line in enumerate(data.split(b"\n"), first_at):
-        if line.strip():
-            yield document(line, number)
+    else:
+        yield from each(enumerate(data.split(b"\n"), first_at))
 
 
 def _start_of(stream: BinaryIO) -> bytes:

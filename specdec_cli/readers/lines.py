@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import select
+from collections.abc import Iterator
 from typing import BinaryIO
 
 _PIECE = 1 << 20
@@ -45,6 +46,11 @@ class Lines:
         self.count += 1
         self.taken += len(line)
         return line
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """The lines that are left, with their numbers from 1."""
+        while (line := self.next()) is not None:
+            yield self.count, line
 
     def _left(self) -> bytes:
         return self._pending[self._at :] if self._at else self._pending
