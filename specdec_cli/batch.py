@@ -13,6 +13,7 @@ import enum
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -149,7 +150,8 @@ def _array(name: str, value: Any) -> Any:
                 "so it cannot run inside jax.jit, jax.vmap or another transformation"
             )
         # int4 and the like are integers of a width that NumPy has no kind for.
-        narrow = value.dtype.name.startswith(("int", "uint")) and value.dtype.kind not in "iu"
+        kind = getattr(value.dtype, "kind", "?")
+        narrow = kind not in "iuf" and value.dtype.name.startswith(("int", "uint"))
         return np.asarray(value).astype(np.int32) if narrow else value
     if np.ma.is_masked(value):
         raise InputError("has masked entries, expected plain numbers", "fill or drop them first", field=name)
@@ -174,13 +176,19 @@ def _check_integers(name: str, array: Any) -> None:
 
 
 def _check_floats(name: str, array: Any) -> None:
-    kind_fits = array.dtype.name in PROB_DTYPES or getattr(array.dtype, "kind", "?") in "iu"
+    kind_fits = _is_prob(array.dtype) or getattr(array.dtype, "kind", "?") in "iu"
     if array.size and not kind_fits:
         raise InputError(
             f"holds {array.dtype.name} values, expected one of {', '.join(PROB_DTYPES)}",
             "convert it to float64",
             field=name,
         )
+
+
+@cache
+def _is_prob(dtype: Any) -> bool:
+    """Whether it is one of `PROB_DTYPES`; remembered, because NumPy makes a name anew each time."""
+    return dtype.name in PROB_DTYPES
 
 
 def _check_shapes(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -305,7 +313,7 @@ def _token_ids(array: Any, vocabulary: int) -> np.ndarray:
 
 def _as_floats(name: str, array: Any) -> Any:
     """Probabilities keep their float type; integers (one-hot rows, say) become float64 unrounded."""
-    if array.dtype.name in PROB_DTYPES:
+    if _is_prob(array.dtype):
         return array
     if array.size == 0:
         return np.zeros(array.shape)

@@ -6,7 +6,6 @@ import os
 from contextlib import suppress
 
 import jax
-import numpy as np
 
 from specdec_cli.errors import EnvironmentFault
 
@@ -39,7 +38,8 @@ def platform_of(array: jax.Array) -> str:
 
 def default_platform(device: jax.Device | None) -> str:
     """The platform that a NumPy array goes to, with `device` or without."""
-    return platform_of(jax.device_put(np.int32(0), device))
+    chosen = device or jax.config.jax_default_device or jax.devices()[0]  # type: ignore[attr-defined]
+    return str((jax.devices(chosen)[0] if isinstance(chosen, str) else chosen).platform)
 
 
 def computes_float64(platform: str) -> bool:

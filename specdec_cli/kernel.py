@@ -11,6 +11,8 @@ reads some other entry.
 
 Lazy bytes: of the G + 1 positions the accept test reads two numbers each, and the draw one row of p and one of
 q. No (B, G, V) array is ever made, nothing is normalised, and no cumulative sum runs over a whole row.
+
+Everything is written for all rows at once, but for what reads a whole row of the vocabulary (`sums.py`).
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from specdec_cli.rounding import BLOCK, Precision, accept_bound, draw_bound
+from specdec_cli.sums import Form, block_sums, form_of, row_sums, running_sum, widen, window_of
 
 
 class Evidence(NamedTuple):
@@ -56,8 +59,19 @@ class Evidence(NamedTuple):
     """float (): a distance from `threshold` to `below` or `through` no larger than this does not decide."""
 
 
-Window = Callable[[Any, int], Array]
-"""(start, static size) → that stretch of a row of V non-negative weights, in the dtype of the computation."""
+class Place(NamedTuple):
+    """Where a row's last token is drawn from."""
+
+    row: Array
+    """int32 (): b."""
+    position: Array
+    """int32 (): n."""
+    is_bonus: Array
+    """bool (): n is the draft's length, and the token comes from p itself."""
+
+
+Weights = Callable[[Place, Any, int], Array]
+"""(place, start, static size) → that stretch of the place's V non-negative weights, as the computation's float."""
 
 
 def accept_margin(u: Array, q: Array, p: Array) -> Array:
@@ -66,8 +80,8 @@ def accept_margin(u: Array, q: Array, p: Array) -> Array:
 
 
 def accepted_prefix(passes: Array) -> Array:
-    """n, the number of passes before the first failure. bool (G,) → int32 ()."""
-    return jnp.sum(jnp.cumprod(passes.astype(jnp.int32)), dtype=jnp.int32)
+    """n, the number of passes before the first failure. bool (N, G) → int32 (N,)."""
+    return jnp.sum(jnp.cumprod(passes.astype(jnp.int32), axis=1), axis=1, dtype=jnp.int32)
 
 
 def residual(p: Array, q: Array) -> Array:
@@ -75,95 +89,126 @@ def residual(p: Array, q: Array) -> Array:
     return jnp.maximum(p - q, jnp.zeros((), p.dtype))
 
 
-def block_sums(window: Window, vocabulary: int) -> Array:
-    """Sums of consecutive stretches of `BLOCK` weights, the last one possibly shorter. → (⌈V/BLOCK⌉,)."""
-    whole = vocabulary // BLOCK
-    sums = []
-    if whole:
-        sums.append(jnp.sum(window(0, whole * BLOCK).reshape(whole, BLOCK), axis=1))
-    if vocabulary % BLOCK:
-        sums.append(jnp.sum(window(whole * BLOCK, vocabulary % BLOCK), keepdims=True))
-    return jnp.concatenate(sums)
+def first_above(cumulative: Array, threshold: Array, before: Array) -> tuple[Array, Array, Array]:
+    """The first cumulative in each row that is greater than its threshold.
+
+    Args:
+      cumulative: (N, M), M at least 1.
+      threshold: (N,).
+      before: (N,), the cumulative before a row's first.
+
+    Returns:
+      Its index, int32 (N,), the cumulative before it, and itself, (N,). Where there is none, the first.
+    """
+    index = jnp.argmax(cumulative > threshold[:, None], axis=1).astype(jnp.int32)
+    below = jnp.where(index > 0, _entry(cumulative, jnp.maximum(index - 1, 0)), before)
+    return index, below, _entry(cumulative, index)
 
 
-def inverse_cdf_draw(window: Window, vocabulary: int, s: Array) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-    """The smallest v whose cumulative weight is greater than s·mass.
+def inverse_cdf_draw(
+    weights: Weights, places: Place, vocabulary: int, s: Array, form: Form
+) -> tuple[Array, tuple[Array, Array, Array, Array]]:
+    """In each row the smallest v whose cumulative weight is greater than s·mass.
 
     The block is found from block sums, the token from a cumulative sum within it.
 
     Args:
-      window: the weights.
+      weights: reads a row's weights.
+      places: the rows, N of them.
       vocabulary: V.
-      s: () in [0, 1), the dtype of the weights.
+      s: (N,) in [0, 1), the dtype of the weights.
+      form: how to go through the rows.
 
     Returns:
-      v, int32 (), and mass, threshold, cumulative before v and through v, each (). Where rounding (or no mass
+      v, int32 (N,), and mass, threshold, cumulative before v and through v, each (N,). Where rounding (or no mass
       at all) leaves no cumulative above the threshold, `through` does not exceed `threshold`.
     """
-    through_block = jnp.cumsum(block_sums(window, vocabulary))
-    mass = through_block[-1]
+    through_block = running_sum(block_sums(weights, places, vocabulary, form))
+    mass = through_block[:, -1]
     threshold = s * mass
-    block = jnp.argmax(through_block > threshold).astype(jnp.int32)
-    zero = jnp.zeros((), mass.dtype)
-    before = jnp.where(block > 0, through_block[block - 1], zero)
+    block, before, _ = first_above(through_block, threshold, jnp.zeros_like(mass))
 
     size = min(BLOCK, vocabulary)
-    # The last block may start earlier than its own first entry, so that the window fits in the row.
-    start = jnp.minimum(block * BLOCK, vocabulary - size)
-    own = start + jnp.arange(size, dtype=jnp.int32) >= block * BLOCK
-    cumulative = before + jnp.cumsum(jnp.where(own, window(start, size), zero))
-    within = jnp.argmax(cumulative > threshold).astype(jnp.int32)
-    below = jnp.where(within > 0, cumulative[within - 1], before)
-    return start + within, (mass, threshold, below, cumulative[within])
+
+    def entries(block_of: tuple[Place, Array]) -> Array:
+        place, first = block_of
+        # The last block may start earlier than its own first entry, so that the window fits in the row.
+        start = jnp.minimum(first, vocabulary - size)
+        own = start + jnp.arange(size, dtype=jnp.int32) >= first
+        return jnp.where(own, weights(place, start, size), jnp.zeros((), mass.dtype))
+
+    cumulative = before[:, None] + running_sum(form.each(entries, (places, block * BLOCK)))
+    within, below, through = first_above(cumulative, threshold, before)
+    token = jnp.minimum(block * BLOCK, vocabulary - size) + within
+    return token, (mass, threshold, below, through)
 
 
-def verify_row(
-    row: Array,
+@partial(jax.jit, static_argnames=("count", "how", "one_by_one"))
+def verify_rows(
     draft_tokens: Array,
     draft_probs: Array,
     target_probs: Array,
     accept_uniforms: Array,
     sample_uniforms: Array,
+    first: Array | int = 0,
+    *,
+    count: int | None = None,
     how: Precision,
+    one_by_one: bool,
 ) -> Evidence:
-    """One row of the batch: `row` is its int32 index, the arrays are the whole batch's (see `verify_rows`)."""
-    _, positions, vocabulary = draft_probs.shape
-    dtype = jnp.dtype(how.dtype)
-    tokens = draft_tokens[row]
-    drafted = tokens >= 0
-    length = jnp.sum(drafted, dtype=jnp.int32)
+    """Verify consecutive rows of a batch, all of them by default.
 
-    at = (jnp.broadcast_to(row, (positions,)), jnp.arange(positions), jnp.maximum(tokens, 0))
-    q_x = _where_drafted(drafted, draft_probs.at[at].get(mode="promise_in_bounds"))
-    p_x = _where_drafted(drafted, target_probs.at[at].get(mode="promise_in_bounds"))
-    u, q, p = accept_uniforms[row].astype(dtype), widen(q_x, dtype), widen(p_x, dtype)
+    Args:
+      draft_tokens: int32 (B, G) in [0, V), -1 after a shorter draft.
+      draft_probs: float16, bfloat16, float32 or float64 (B, G, V), non-negative.
+      target_probs: the same types, (B, G + 1, V).
+      accept_uniforms: float (B, G) in [0, 1).
+      sample_uniforms: float (B,) in [0, 1).
+      first: int32 (), the first row.
+      count: how many rows, N; B by default.
+      how: the dtype to compute in ("float64" needs `jax.enable_x64`) and the reading error of the input.
+      one_by_one: rows one after another (quickest on a CPU: each row's work fits its caches), or all at once
+        (what a GPU or TPU wants). The decisions are the same.
+
+    Returns:
+      The evidence for those rows.
+    """
+    batch, positions, vocabulary = draft_probs.shape
+    dtype = jnp.dtype(how.dtype)
+    form = form_of(one_by_one)
+    rows = jnp.asarray(first, jnp.int32) + jnp.arange(count or batch, dtype=jnp.int32)
+    tokens = draft_tokens[rows]
+    drafted = tokens >= 0
+    length = jnp.sum(drafted, axis=1, dtype=jnp.int32)
+
+    q_x, p_x = (_where_drafted(drafted, _at_tokens(probs, rows, tokens)) for probs in (draft_probs, target_probs))
+    u, q, p = accept_uniforms[rows].astype(dtype), widen(q_x, dtype), widen(p_x, dtype)
     margin = accept_margin(u, q, p)
     accepted = accepted_prefix((margin > jnp.zeros((), dtype)) & drafted)
 
-    # At the bonus position q counts as zero, which makes the residual p itself.
-    is_bonus = accepted == length
+    def p_window(place: Place, start: Any, size: int) -> Array:
+        return widen(window_of(target_probs, place.row, place.position, start, size), dtype)
 
-    def p_window(start: Any, size: int) -> Array:
-        return widen(_window(target_probs, row, accepted, start, size), dtype)
-
-    def q_window(start: Any, size: int) -> Array:
+    def q_window(place: Place, start: Any, size: int) -> Array:
         if positions == 0:
             return jnp.zeros((size,), dtype)
-        position = jnp.minimum(accepted, positions - 1)
-        q_n = widen(_window(draft_probs, row, position, start, size), dtype)
-        return jnp.where(is_bonus, jnp.zeros((), dtype), q_n)
+        position = jnp.minimum(place.position, positions - 1)
+        q_n = widen(window_of(draft_probs, place.row, position, start, size), dtype)
+        # At the bonus position q counts as zero, which makes the residual p itself.
+        return jnp.where(place.is_bonus, jnp.zeros((), dtype), q_n)
 
-    def residual_window(start: Any, size: int) -> Array:
-        return residual(p_window(start, size), q_window(start, size))
+    def residual_window(place: Place, start: Any, size: int) -> Array:
+        return residual(p_window(place, start, size), q_window(place, start, size))
 
-    def weight_window(start: Any, size: int) -> Array:
-        return p_window(start, size) + q_window(start, size)
+    def weight_window(place: Place, start: Any, size: int) -> Array:
+        return p_window(place, start, size) + q_window(place, start, size)
 
+    places = Place(rows, accepted, accepted == length)
     token, (mass, threshold, below, through) = inverse_cdf_draw(
-        residual_window, vocabulary, sample_uniforms[row].astype(dtype)
+        residual_window, places, vocabulary, sample_uniforms[rows].astype(dtype), form
     )
     # Only a reading error needs the sum of p and q, so only then are they summed.
-    weight = jnp.sum(block_sums(weight_window, vocabulary)) if how.reading_error else mass
+    weight = running_sum(block_sums(weight_window, places, vocabulary, form))[:, -1] if how.reading_error else mass
     return Evidence(
         num_accepted=accepted,
         token=token,
@@ -179,144 +224,30 @@ def verify_row(
     )
 
 
-@partial(jax.jit, static_argnames=("how", "one_by_one"))
-def verify_rows(
-    draft_tokens: Array,
-    draft_probs: Array,
-    target_probs: Array,
-    accept_uniforms: Array,
-    sample_uniforms: Array,
-    *,
-    how: Precision,
-    one_by_one: bool,
-) -> Evidence:
-    """Verify every row of a batch.
-
-    Args:
-      draft_tokens: int32 (B, G) in [0, V), -1 after a shorter draft.
-      draft_probs: float16, bfloat16, float32 or float64 (B, G, V), non-negative.
-      target_probs: the same types, (B, G + 1, V).
-      accept_uniforms: float (B, G) in [0, 1).
-      sample_uniforms: float (B,) in [0, 1).
-      how: the dtype to compute in ("float64" needs `jax.enable_x64`) and the reading error of the input.
-      one_by_one: rows one after another (quickest on a CPU: each row's work fits its caches), or all at once
-        (what a GPU or TPU wants). The decisions are the same.
-
-    Returns:
-      The evidence for all rows.
-    """
-    one_row = partial(
-        verify_row,
-        draft_tokens=draft_tokens,
-        draft_probs=draft_probs,
-        target_probs=target_probs,
-        accept_uniforms=accept_uniforms,
-        sample_uniforms=sample_uniforms,
-        how=how,
-    )
-    rows = jnp.arange(draft_tokens.shape[0], dtype=jnp.int32)
-    result: Evidence = lax.map(one_row, rows) if one_by_one else jax.vmap(one_row)(rows)
-    return result
-
-
-@partial(jax.jit, static_argnames=("how", "one_by_one"))
-def row_sums(probs: Array, *, how: Precision, one_by_one: bool) -> tuple[Array, Array]:
-    """What validation needs of every distribution, in one pass.
-
-    Args:
-      probs: float16, bfloat16, float32 or float64 (N, M, V), V at least 1.
-      how: the dtype to compute in.
-      one_by_one: as in `verify_rows`.
-
-    Returns:
-      The sums, float (N, M), with the relative error `rounding.summation_error`; and whether each row's entries
-      are all finite and non-negative, bool (N, M), read from the bits so that no flushing hides a sign.
-    """
-    vocabulary = probs.shape[2]
-
-    def one(index: tuple[Array, Array]) -> tuple[Array, Array]:
-        row, position = index
-
-        def window(start: Any, size: int) -> Array:
-            return _window(probs, row, position, start, size)
-
-        total = jnp.sum(
-            block_sums(lambda start, size: widen(window(start, size), jnp.dtype(how.dtype)), vocabulary)
-        )
-        return total, jnp.all(finite_and_not_negative(window(0, vocabulary)))
-
-    flat = jnp.arange(probs.shape[0] * probs.shape[1], dtype=jnp.int32)
-    indices = (flat // probs.shape[1], flat % probs.shape[1])
-    totals, fine = lax.map(one, indices) if one_by_one else jax.vmap(one)(indices)
-    return totals.reshape(probs.shape[:2]), fine.reshape(probs.shape[:2])
-
-
-@partial(jax.jit, static_argnames=("how", "one_by_one"))
+@partial(jax.jit, static_argnames=("count", "how", "one_by_one"))
 def verify_rows_and_sums(
     draft_tokens: Array,
     draft_probs: Array,
     target_probs: Array,
     accept_uniforms: Array,
     sample_uniforms: Array,
-    *,
-    how: Precision,
-    one_by_one: bool,
-) -> tuple[Evidence, dict[str, tuple[Array, Array]]]:
+    **options: Any,
+) -> tuple[Evidence, dict[str, Array]]:
     """`verify_rows`, and `row_sums` of both probabilities by name: one program is compiled and loaded sooner."""
-    evidence = verify_rows(
-        draft_tokens,
-        draft_probs,
-        target_probs,
-        accept_uniforms,
-        sample_uniforms,
-        how=how,
-        one_by_one=one_by_one,
-    )
+    evidence = verify_rows(draft_tokens, draft_probs, target_probs, accept_uniforms, sample_uniforms, **options)
     probs = {"draft_probs": draft_probs, "target_probs": target_probs}
-    return evidence, {
-        name: row_sums(array, how=how, one_by_one=one_by_one) for name, array in probs.items() if array.size
-    }
+    return evidence, {name: row_sums(array, **options) for name, array in probs.items() if array.size}
 
 
-_BITS = {2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}
+def _at_tokens(probs: Array, rows: Array, tokens: Array) -> Array:
+    """probs[b, i, tokens[b, i]] for the N rows b and all G positions i. → (N, G)."""
+    at = (rows[:, None], jnp.arange(tokens.shape[1])[None, :], jnp.maximum(tokens, 0))
+    return jnp.asarray(probs).at[at].get(mode="promise_in_bounds")
 
 
-def finite_and_not_negative(x: Array) -> Array:
-    """Whether each float is in [0, ∞), -0.0 included; NaN is not. Any shape → bool."""
-    unsigned = _BITS[x.dtype.itemsize]
-    bits = lax.bitcast_convert_type(x, unsigned)
-    infinity = lax.bitcast_convert_type(jnp.array(jnp.inf, x.dtype), unsigned)
-    minus_zero = lax.bitcast_convert_type(jnp.array(-0.0, x.dtype), unsigned)
-    # Non-negative finite floats are, as unsigned integers, the ones below infinity.
-    return (bits < infinity) | (bits == minus_zero)
-
-
-def widen(x: Array, dtype: Any) -> Array:
-    """Convert to the dtype of the computation.
-
-    The 16-bit types go bit by bit. Of float16 a device may flush subnormals, which begin at 6e-5 and so are
-    ordinary probabilities (those of the wider types begin at 1e-38). A conversion of bfloat16 XLA moves out of the
-    loop over rows, which makes a float32 copy of the whole input.
-    """
-    if x.dtype.itemsize != 2:
-        return x.astype(dtype)
-    bits = lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.uint32)
-    if x.dtype == jnp.bfloat16:  # the upper half of a float32
-        return lax.bitcast_convert_type(bits << jnp.uint32(16), jnp.float32).astype(dtype)
-    sign = (bits & jnp.uint32(0x8000)) << jnp.uint32(16)
-    magnitude = bits & jnp.uint32(0x7FFF)
-    # Rebias the exponent from 15 to 127; an all-ones exponent (infinity, NaN) stays all ones.
-    rebias = jnp.where(magnitude < jnp.uint32(0x7C00), jnp.uint32(112 << 23), jnp.uint32(224 << 23))
-    normal = lax.bitcast_convert_type(sign | ((magnitude << jnp.uint32(13)) + rebias), jnp.float32)
-    subnormal = magnitude.astype(jnp.float32) * jnp.float32(2.0**-24)
-    signed = jnp.where(sign == jnp.uint32(0), subnormal, -subnormal)
-    return jnp.where(magnitude < jnp.uint32(0x0400), signed, normal).astype(dtype)
-
-
-def _window(probs: Array, row: Array, position: Array, start: Any, size: int) -> Array:
-    """probs[row, position, start : start + size], without copying more than that."""
-    at = (row, position, jnp.asarray(start, jnp.int32))
-    return lax.dynamic_slice(probs, at, (1, 1, size)).reshape(size)
+def _entry(x: Array, index: Array) -> Array:
+    """x[b, index[b]] for each of N rows. (N, M), int32 (N,) → (N,)."""
+    return jnp.take_along_axis(x, index[:, None], axis=1, mode="promise_in_bounds")[:, 0]
 
 
 def _where_drafted(drafted: Array, probs: Array) -> Array:

@@ -26,8 +26,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-BLOCK = 1024
-"""Width of the blocks in which a row is summed; it enters the bound through `additions`."""
+LANES = 32
+"""How many sums run side by side, and how many numbers a cumulative sum adds up at a time."""
+BLOCK = 8 * LANES
+"""Width of the blocks in which a row is summed; both enter the bound through `additions`."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,14 @@ def accept_bound(uq: Any, p: Any, q: Any, how: Precision) -> Any:
 
 
 def additions(vocabulary: int) -> int:
-    """The most additions that any summand passes through on its way into a cumulative value.
+    """The most additions that any summand passes through on its way into a cumulative value or a sum.
 
-    A block of `BLOCK` entries is summed in some order (at most BLOCK − 1 additions on a path), the block sums in
-    some order, and within the block of the draw the entries before are added to the sum of the blocks before.
+    A block of `BLOCK` entries is added up in `LANES` sums of BLOCK/LANES entries, and these to one, each in some
+    order: BLOCK/LANES + LANES − 2 additions at most. A cumulative sum of M numbers adds up groups of `LANES`, then
+    these groups, and then the two: LANES + ⌈M/LANES⌉ at most, with M = ⌈V/BLOCK⌉ for the blocks. One more adds the
+    blocks before to the entries within a block, whose own cumulative sum, with M = BLOCK, takes no more than that.
     """
-    return BLOCK + -(-vocabulary // BLOCK) + 2
+    return BLOCK // LANES + 2 * LANES + -(-vocabulary // (BLOCK * LANES))
 
 
 def summation_error(vocabulary: int, unit: float) -> float:

@@ -7,6 +7,7 @@ Positions past a shorter draft are not read and may hold anything.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -24,49 +25,49 @@ SUM_TOLERANCE_16_BIT = Fraction(1, 100)
 
 
 def check_distributions(
-    batch: Batch,
-    field: str,
-    sums: np.ndarray,
-    fine: np.ndarray,
-    sum_error: float,
-    tolerance: Fraction | None = None,
+    batch: Batch, sums: Mapping[str, np.ndarray], sum_error: float, tolerance: Fraction | None = None
 ) -> None:
-    """Refuse the first row of `field` that is not a distribution.
+    """Refuse the first row that holds something else than a distribution, draft before target.
 
     Args:
       batch: for what the numbers mean, and for the entries of a row that needs a closer look.
-      field: one of `PROB_FIELDS`.
-      sums: floats (B, G) or (B, G + 1), each row's sum.
-      fine: bool, the same shape: whether a row's entries are finite and not negative.
+      sums: of each of `PROB_FIELDS` that has entries, floats (B, G) or (B, G + 1): each distribution's sum, NaN
+        where an entry is not finite or negative.
       sum_error: the relative error of the sums.
       tolerance: how far from 1 a sum may be, exclusive; by default what suits the field's type.
 
     Raises:
-      InputError: naming the row, or the entry where one is at fault.
+      InputError: naming the distribution, or the entry where one is at fault.
     """
-    if tolerance is None:
-        narrow = getattr(batch, field).dtype.itemsize == 2
-        tolerance = SUM_TOLERANCE_16_BIT if narrow else SUM_TOLERANCE
-    position = np.arange(sums.shape[1])
-    last = batch.draft_lengths[:, None] - (1 if field == "draft_probs" else 0)
-    read = position <= last
-    with np.errstate(all="ignore"):
-        distance = np.abs(sums.astype(np.float64) - 1)
-        # Written so that NaN is not sure; 1e-9 is far more than the rounding of this very comparison.
-        sure = distance + sum_error * np.abs(sums) + 1e-9 < float(tolerance)
-    for row, place in np.argwhere(read & ~(sure & fine)).tolist():
-        entries = entries_at(batch, field, row, place)
+    doubtful = []
+    tolerances = {
+        field: _tolerance_for(getattr(batch, field)) if tolerance is None else tolerance for field in sums
+    }
+    for field, found in sums.items():
+        last = batch.draft_lengths[:, None] - (1 if field == "draft_probs" else 0)
+        read = np.arange(found.shape[1]) <= last
+        with np.errstate(all="ignore"):
+            distance = np.abs(found.astype(np.float64) - 1)
+            # Written so that NaN is not sure; 1e-9 is far more than the rounding of this very comparison.
+            sure = distance + sum_error * np.abs(found) + 1e-9 < float(tolerances[field])
+        doubtful += [(row, field, position) for row, position in np.argwhere(read & ~sure).tolist()]
+    for row, field, position in sorted(doubtful):
+        entries = entries_at(batch, field, row, position)
         excess = exact.total(entries, batch.reading) - 1
         off = abs(excess)
-        if off and off >= tolerance:
+        if off and off >= tolerances[field]:
             raise InputError(
                 f"sums to {exact.to_float(1 + excess):.10g}, which is {exact.to_float(off):.3g} "
-                f"away from 1: expected less than {float(tolerance):g}",
+                f"away from 1: expected less than {float(tolerances[field]):g}",
                 _sum_hint(off),
                 source=batch.source,
                 field=field,
-                index=(row, place),
+                index=(row, position),
             )
+
+
+def _tolerance_for(probs: Any) -> Fraction:
+    return SUM_TOLERANCE_16_BIT if probs.dtype.itemsize == 2 else SUM_TOLERANCE
 
 
 def _sum_hint(off: Fraction) -> str:

@@ -7,21 +7,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from specdec_cli import exact, kernel
 from specdec_cli.batch import AXES, Batch, Reading, is_jax, make_batch
+from specdec_cli.buffers import Scratch
 from specdec_cli.decide import Verification, decide, empty_residual_texts, no_rows
 from specdec_cli.devices import computes_float64, default_platform, find_device, platform_of
 from specdec_cli.errors import EmptyResidualWarning, InputError
 from specdec_cli.kernel import Evidence
 from specdec_cli.rounding import Precision, precision, summation_error
-from specdec_cli.shapes import pieces
+from specdec_cli.shapes import Piece, pieces
+from specdec_cli.threads import in_threads, number_of_cores
 from specdec_cli.validate import PROB_FIELDS, check_distributions, finite_and_not_negative
 
 
@@ -72,56 +75,60 @@ def verify_batch(
         decimal=batch.reading is Reading.DECIMAL,
         input_bits=8 * min(getattr(batch, field).dtype.itemsize for field in PROB_FIELDS),
     )
-    # A context, because the caller's process may well want float32 everywhere else.
-    # Padding may hold NaN, and what overflows in float32 is decided exactly: neither is a fault to stop at.
-    with jax.enable_x64(dtype == "float64"), jax.debug_nans(False), jax.debug_infs(False):
-        found = [
-            _compute(count, arrays, batch.shape, how, where, platform == "cpu", validate)
-            for count, arrays in _pieces(batch)
-        ]
-    evidence = Evidence._make(map(np.concatenate, zip(*(part for part, _ in found), strict=True)))
+    threads = number_of_cores() if platform == "cpu" else 1
+    compute = partial(
+        _compute,
+        scratch=Scratch(),
+        positions=batch.shape[1],
+        how=how,
+        where=where,
+        one_by_one=platform == "cpu",
+        validate=validate,
+    )
+    found = list(in_threads(compute, list(pieces(batch, threads, validate=validate)), threads))
+    evidence, sums = found[0] if len(found) == 1 else jax.tree.map(lambda *parts: np.concatenate(parts), *found)
     if validate:
-        for field in found[0][1]:
-            sums, fine = map(np.concatenate, zip(*(part[field] for _, part in found), strict=True))
-            given = getattr(batch, field)
-            if dtype == "float32" and given.dtype == np.float64:
-                # What was rounded on its way to the device is judged as it was: -1e-300 became -0.0 there.
-                fine = finite_and_not_negative(np.asarray(given)).all(axis=-1)
-            # The zeros of padding are added without rounding, so V is the batch's own.
-            error = summation_error(batch.shape[2], how.unit) + how.reading_error
-            check_distributions(batch, field, sums, fine, error, sum_tolerance)
+        if dtype == "float32":
+            sums = _judged_as_given(batch, sums)
+        # The zeros of padding are added without rounding, so V is the batch's own.
+        error = summation_error(batch.shape[2], how.unit) + how.reading_error
+        check_distributions(batch, sums, error, sum_tolerance)
     return decide(batch, evidence)
 
 
-def _pieces(batch: Batch) -> Iterable[tuple[int, dict[str, Any]]]:
-    """Arrays that live on a device stay as they are."""
-    if is_jax(batch.draft_probs) or is_jax(batch.target_probs):
-        return [(batch.shape[0], {name: getattr(batch, name) for name in AXES})]
-    return pieces(batch)
-
-
 def _compute(
-    count: int,
-    arrays: dict[str, Any],
-    shape: tuple[int, int, int],
+    piece: Piece,
+    scratch: Scratch,
+    positions: int,
     how: Precision,
     where: jax.Device | None,
     one_by_one: bool,
     validate: bool,
-) -> tuple[Evidence, dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """The kernel's evidence, and with `validate` its sums and signs, without what belongs to padding."""
-    placed = {name: _on_device(array, how.dtype, where) for name, array in arrays.items()}
-    if validate:
-        evidence, sums = jax.device_get(kernel.verify_rows_and_sums(**placed, how=how, one_by_one=one_by_one))
-    else:
-        evidence, sums = jax.device_get(kernel.verify_rows(**placed, how=how, one_by_one=one_by_one)), {}
-    of_positions = shape[1]
-    own = {
-        field: tuple(part[:count, : of_positions + (field == "target_probs")] for part in parts)
-        for field, parts in sums.items()
-    }
-    cut = (part[:count, :of_positions] if part.ndim == 2 else part[:count] for part in evidence)
+) -> tuple[Evidence, dict[str, np.ndarray]]:
+    """The kernel's evidence, and with `validate` its sums, of a piece's own rows and positions."""
+    # A context, because the caller's process may well want float32 everywhere else.
+    # Padding may hold NaN, and what overflows in float32 is decided exactly: neither is a fault to stop at.
+    with jax.enable_x64(how.dtype == "float64"), jax.debug_nans(False), jax.debug_infs(False):
+        placed = {name: _for_the_kernel(array, how.dtype, where) for name, array in piece.arrays.items()}
+        if one_by_one:
+            placed = {name: x if is_jax(x) else scratch.aligned(name, x) for name, x in placed.items()}
+        program = kernel.verify_rows_and_sums if validate else kernel.verify_rows
+        got = program(**placed, first=np.int32(piece.first), count=piece.count, how=how, one_by_one=one_by_one)
+        evidence, sums = jax.tree.map(np.asarray, got if validate else (got, {}))
+    cut = (part[piece.own, :positions] if part.ndim == 2 else part[piece.own] for part in evidence)
+    own = {field: part[piece.own, : positions + (field == "target_probs")] for field, part in sums.items()}
     return Evidence._make(cut), own
+
+
+def _judged_as_given(batch: Batch, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Mark what was no probability before it was rounded on its way to the device: -1e-300 became -0.0 there."""
+    marked = dict(sums)
+    for field in sums:
+        given = getattr(batch, field)
+        if given.dtype == np.float64:
+            fine = finite_and_not_negative(np.asarray(given)).all(axis=-1)
+            marked[field] = np.where(fine, sums[field], np.nan)
+    return marked
 
 
 def verify_arrays(
@@ -142,15 +149,14 @@ def verify_arrays(
     for text in empty_residual_texts(verification):
         warnings.warn(text, EmptyResidualWarning, stacklevel=3)
     return {
-        "num_accepted": jax.device_put(verification.num_accepted),
-        "tokens": jax.device_put(verification.tokens),
+        "num_accepted": jnp.asarray(verification.num_accepted),
+        "tokens": jnp.asarray(verification.tokens),
     }
 
 
-def _on_device(array: Any, dtype: str, where: jax.Device | None) -> jax.Array:
+def _for_the_kernel(array: Any, dtype: str, where: jax.Device | None) -> Any:
+    """In the float type of the computation where that is narrower, on the device where that is not the default."""
     if dtype == "float32" and array.dtype == np.float64:
         with np.errstate(all="ignore"):  # what overflows becomes infinity, which the exact path then decides
             array = np.asarray(array).astype(np.float32)
-    if is_jax(array) and where is None:
-        return cast(jax.Array, array)
-    return cast(jax.Array, jax.device_put(array, where))
+    return array if where is None else jax.device_put(array, where)

@@ -18,8 +18,11 @@ ORDER = [
     "exact",
     "validate",
     "readers",
+    "buffers",
+    "threads",
     "shapes",
     "devices",
+    "sums",
     "kernel",
     "decide",
     "consoles",
@@ -77,7 +80,7 @@ def importers(library):
 @pytest.mark.parametrize(
     ("library", "allowed"),
     [
-        ("jax", {"kernel", "verification", "devices"}),
+        ("jax", {"sums", "kernel", "verification", "devices"}),
         ("rich", {"consoles", "explain", "check", "progress"}),
         ("typer", {"cli", "options"}),
         ("click", set()),

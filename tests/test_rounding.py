@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from specdec_cli import kernel
 from specdec_cli.rounding import (
     BLOCK,
+    LANES,
     Precision,
     accept_bound,
     additions,
@@ -22,6 +23,7 @@ from specdec_cli.rounding import (
     precision,
     summation_error,
 )
+from specdec_cli.sums import row_sums
 
 DTYPES = ["float64", "float32"]
 
@@ -135,7 +137,7 @@ def test_the_draw_bound_needs_its_summation_term():
     mass = 1.0
     unaware = 6 * how.unit * mass
     assert all(error <= bound for error, bound in draws)
-    assert draw_bound(mass, 2.0, 1500, how) > 100 * unaware
+    assert draw_bound(mass, 2.0, 1500, how) > 30 * unaware
 
 
 def test_the_draw_bound_needs_its_reading_term():
@@ -162,9 +164,40 @@ def test_the_draw_bound_needs_its_flushing_term():
 
 @pytest.mark.parametrize("vocabulary", [1, BLOCK, BLOCK + 1, 128_256, 1_048_576])
 def test_no_summand_passes_through_more_additions_than_counted(vocabulary):
-    blocks = -(-vocabulary // BLOCK)
-    # within its block, over the blocks, and once more where a block's start is added to its cumulative sum
-    assert additions(vocabulary) >= (min(BLOCK, vocabulary) - 1) + (blocks - 1) + 1
+    def cumulative(count):
+        """In a cumulative sum of that many: within groups, over the groups before, and of both."""
+        groups = -(-count // LANES)
+        return (min(LANES, count) - 1) + (groups - 2 if groups > 2 else 0) + (groups > 1)
+
+    of_a_block = (BLOCK // LANES - 1) + (LANES - 1)
+    from_the_blocks_before = of_a_block + cumulative(-(-vocabulary // BLOCK)) + 1
+    assert additions(vocabulary) >= max(from_the_blocks_before, cumulative(BLOCK) + 1)
+    assert additions(vocabulary) <= from_the_blocks_before + LANES + 8  # and not far more than those
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+@pytest.mark.parametrize("vocabulary", [5, BLOCK, 3 * BLOCK + 7, 40_000])
+def test_sums_of_float32_err_by_no_more_than_their_bound(vocabulary, one_by_one):
+    """Numbers that add up badly: each is half an ulp of what was added up before."""
+    how = precision("float32", decimal=False, input_bits=32)
+    rows = np.full((3, 2, vocabulary), 2.0**-24, np.float32)
+    rows[0, :, 0] = rows[1, :, -1] = rows[2, :, vocabulary // 2] = 1
+    got = np.asarray(row_sums(rows, how=how, one_by_one=one_by_one))
+    for row in range(3):
+        exact = sum(map(Fraction, rows[row, 0].tolist()))
+        for found in got[row].tolist():
+            assert abs(Fraction(found) - exact) <= Fraction(summation_error(vocabulary, how.unit)) * exact
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1.0, -1e-40])
+def test_a_row_with_an_entry_that_is_no_probability_has_no_sum(bad, one_by_one):
+    how = precision("float32", decimal=False, input_bits=32)
+    rows = np.full((2, 3, 700), 0.25, np.float32)
+    rows[1, 2, 699] = bad
+    rows[0, 0, 0] = -0.0
+    got = np.asarray(row_sums(rows, how=how, one_by_one=one_by_one))
+    assert np.isnan(got).tolist() == [[False] * 3, [False, False, True]]
 
 
 def test_a_vocabulary_too_large_for_the_bound_has_an_infinite_one():

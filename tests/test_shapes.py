@@ -1,5 +1,6 @@
 """Inputs of many shapes share few programs, and the shape that is computed in changes no answer."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from generate import batch
@@ -44,13 +45,30 @@ def test_a_large_batch_is_cut_into_runs_whose_lengths_are_powers_of_two(rows, mo
     monkeypatch.setattr(shapes, "SMALL", 0)
     monkeypatch.setattr(shapes, "LARGE", 20 * (2 * 2 + 1) * 50 * 8)  # 20 rows
     whole = make_batch(step(rows, rows, 2, 50))
-    counts, parts = zip(*shapes.pieces(whole), strict=True)
+    parts = list(shapes.pieces(whole))
+    counts = [piece.count for piece in parts]
     assert sum(counts) == rows
     assert {count & (count - 1) for count in counts} == {0}
     assert max(counts) <= 20
     for name in FIELDS:
-        joined = np.concatenate([part[name] for part in parts])
+        joined = np.concatenate([piece.arrays[name] for piece in parts])
         assert joined.tobytes() == getattr(whole, name).tobytes()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 8])
+def test_arrays_on_a_device_are_shared_between_threads_and_never_copied(rows, monkeypatch):
+    monkeypatch.setattr(shapes, "SHARE", 1)
+    fields = step(rows, rows, 2, 300, np.float32)
+    fields |= {name: jnp.asarray(fields[name]) for name in ("draft_probs", "target_probs")}
+    whole = make_batch(fields)
+    parts = list(shapes.pieces(whole, 3))
+    assert all(piece.arrays["draft_probs"] is whole.draft_probs for piece in parts)
+    assert len({piece.count for piece in parts}) == 1
+    own = [row for piece in parts for row in range(piece.first, piece.first + piece.count)[piece.own]]
+    assert own == list(range(rows))
+    shared = answer(verify(fields))
+    monkeypatch.undo()
+    assert shared == answer(verify(fields))
 
 
 def test_a_fault_in_a_later_run_is_named_by_its_row_in_the_batch(monkeypatch):
