@@ -1,11 +1,10 @@
-"""Where compiled programs are kept from one process to the next: JAX's persistent compilation cache, set up.
+"""Where compiled programs (`programs.py`) are kept from one process to the next.
 
-JAX keeps nothing unless it is told where, and then only what took more than a second to compile, without a limit.
-Here it is told a folder of the user's own, to keep everything, and the folder is kept small. Entries are code that
-will be run, so nobody else may write there; and as a home folder may be shared by machines that differ, every kind
-of processor has a folder of its own.
+Programs are code that will be run, so nobody but the user may write to their folder; it is kept small; and as a
+home folder may be shared by machines that differ, every kind of processor has a folder of its own. A user who has
+set up JAX's own cache is left with that.
 
-Only the command line does this; `specdec_cli.verify` leaves its caller's JAX alone.
+Only the command line keeps programs; `specdec_cli.verify` leaves its caller's JAX alone.
 """
 
 from __future__ import annotations
@@ -15,19 +14,18 @@ import os
 import platform
 import stat
 import sys
-import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 LIMIT = 64_000_000
-"""Bytes; checked as a process starts. A program takes about 16 kB."""
+"""Bytes; checked as a process starts. A program takes about 200 kB."""
+SUFFIX = ".program"
 CHOOSE = "SPECDEC_CACHE_DIR"
 TURN_OFF = "SPECDEC_NO_CACHE"
 _NO = ("", "0", "false", "f", "no", "n", "off")
 _JAX_FOLDER = "JAX_COMPILATION_CACHE_DIR"
 _JAX_SWITCH = "JAX_ENABLE_COMPILATION_CACHE"
-_JAX_THRESHOLD = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Cache:
     folder: Path | None
     """Where programs are kept; None when they are not."""
     ours: bool
-    """It is the tool's own: made, limited and mended here. Another, which the user set for JAX, is left alone."""
+    """It is the tool's own. Another, which the user set for JAX, is left to JAX."""
     reason: str
     """Why it is this one, or none."""
 
@@ -47,7 +45,7 @@ class Cache:
 
 
 def prepare() -> Cache:
-    """Decide on the folder, make it, and set it for a JAX that is not imported yet. Never raises."""
+    """Decide on the folder, make it, and clear it up. Never raises."""
     try:
         cache = choose()
     except OSError as error:  # the folder that we are in is gone
@@ -59,9 +57,6 @@ def prepare() -> Cache:
     except OSError as error:
         return Cache(None, True, f"{cache.folder} cannot be used: {error.strerror or error}")
     _limit(cache.folder)
-    _mend_when_damaged(cache.folder)
-    os.environ[_JAX_FOLDER] = str(cache.folder)
-    os.environ.setdefault(_JAX_THRESHOLD, "0")
     return cache
 
 
@@ -135,7 +130,7 @@ def _entries(folder: Path) -> list[tuple[Path, os.stat_result]]:
         for path in folder.iterdir():
             with suppress(OSError):  # another process may be clearing up too
                 status = path.lstat()
-                if stat.S_ISREG(status.st_mode) and path.name.endswith(("-cache", "-atime")):
+                if stat.S_ISREG(status.st_mode) and SUFFIX in path.name:
                     found.append((path, status))
     return found
 
@@ -158,21 +153,3 @@ def _limit(folder: Path) -> None:
         size -= status.st_size
         if size <= LIMIT // 2:
             return
-
-
-def _mend_when_damaged(folder: Path) -> None:
-    """Empty the cache when JAX warns that it cannot read it, instead of showing that warning every time.
-
-    JAX does not write entries atomically, and never replaces one: a process killed in the middle leaves half of
-    one for good. It compiles anew then, so that there is nothing for the user to do.
-    """
-    show = warnings.showwarning
-
-    def mend(message: Warning | str, *rest: object, **named: object) -> None:
-        if "persistent compilation cache" not in str(message):
-            show(message, *rest, **named)  # type: ignore[arg-type]
-            return
-        _empty(folder)
-
-    warnings.showwarning = mend
-    warnings.filterwarnings("always", message=".*persistent compilation cache")  # whatever PYTHONWARNINGS says

@@ -13,7 +13,6 @@ import typer
 from specdec_cli import __version__, options
 from specdec_cli.errors import InputError
 from specdec_cli.terminal import (
-    loading_jax,
     prepare_process,
     reporting,
     reporting_what_typer_writes,
@@ -94,8 +93,7 @@ def run(
         )
         tolerance = options.tolerance_of(sum_tolerance)
 
-        with loading_jax():
-            from specdec_cli import pipeline, results, writers
+        from specdec_cli import pipeline, results, writers
         from specdec_cli.inputs import find_inputs
         from specdec_cli.progress import Told
 
@@ -159,8 +157,7 @@ def explain(
         suffix = options.suffix_of(output, {".txt", ".json", ".jsonl", ".html", ".svg", ".md"}, ".txt")
         span, tolerance = options.span_of(rows), options.tolerance_of(sum_tolerance)
 
-        with loading_jax():
-            from specdec_cli import pipeline, writers
+        from specdec_cli import pipeline, writers
         from specdec_cli.check.against import Against
         from specdec_cli.explain import data, forms, names
         from specdec_cli.inputs import find_inputs
@@ -233,9 +230,7 @@ def check(
     """
     with reporting():
         tolerance = options.tolerance_of(sum_tolerance)
-        with loading_jax():
-            from specdec_cli.check import report
-        from specdec_cli.check import forms, pairs
+        from specdec_cli.check import forms, pairs, report
         from specdec_cli.near_ties import PRECISIONS
 
         standard = report.Standard(

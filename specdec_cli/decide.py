@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -194,6 +195,14 @@ def no_rows(batch: Batch) -> Verification:
         draw_exact=row.astype(bool),
         empty_residual=row.astype(bool),
     )
+
+
+def joined(verifications: Sequence[Verification]) -> Verification:
+    """The answer for consecutive rows, one or more of each."""
+    if len(verifications) == 1:
+        return verifications[0]
+    arrays = ([getattr(each, field.name) for each in verifications] for field in fields(Verification))
+    return Verification(*map(np.concatenate, arrays))
 
 
 MOST_TEXTS = 10

@@ -124,6 +124,12 @@ class InputError(SpecdecError, ValueError):
         self.line = self.line or line
         return self
 
+    def moved(self, rows: int) -> InputError:
+        """The same fault of a batch that is preceded by that many rows."""
+        if self.index:
+            self.index = (self.index[0] + rows, *self.index[1:])
+        return self
+
     def record(self) -> dict[str, Any]:
         """The same with line, field and index."""
         line = {} if self.line is None else {"line": self.line}

@@ -14,7 +14,7 @@ from typing import Any
 
 from specdec_cli import __version__, cache
 from specdec_cli.errors import SpecdecError, text_of
-from specdec_cli.terminal import loading_jax
+from specdec_cli.loading import loading_jax
 
 PACKAGES = ("jax", "jaxlib", "numpy", "ml_dtypes", "typer", "rich", "orjson")
 

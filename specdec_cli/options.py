@@ -6,11 +6,13 @@ import enum
 import os
 import re
 from contextlib import suppress
-from fractions import Fraction
 from pathlib import PurePath
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 
 class Device(enum.StrEnum):
@@ -193,6 +195,8 @@ def tolerance_of(text: str | None) -> Fraction | None:
         number = -1.0
     if not 0 <= number < float("inf"):
         raise typer.BadParameter(f"{text!r} is not a number of 0 or more", param_hint="--sum-tolerance")
+    from fractions import Fraction  # which takes its time, also for --help
+
     return Fraction(repr(number))
 
 

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from specdec_cli.errors import EnvironmentFault, InputError, SpecdecError, fault_of
 from specdec_cli.inputs import Input
+from specdec_cli.loading import load_verify_batch
 from specdec_cli.outcome import Outcome, Status
 from specdec_cli.readers import STDIN, Document, documents
 from specdec_cli.results import ResultFolder, State, digest_of
-from specdec_cli.verification import verify_batch
 from specdec_cli.writers import encode
 
 
@@ -111,7 +111,8 @@ def _outcomes_of(blank: Outcome, opened: Iterator[Document], settings: Settings)
 def _outcome_of(blank: Outcome, document: Document, settings: Settings) -> Outcome:
     try:
         batch = document.batch()
-        verification = verify_batch(
+        # Large inputs are being read while JAX is loaded.
+        verification = load_verify_batch()(
             batch,
             validate=settings.validate,
             sum_tolerance=settings.sum_tolerance,

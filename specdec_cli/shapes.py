@@ -11,12 +11,14 @@ Arrays that live on a device have been given a shape by the caller's program, an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from specdec_cli.batch import AXES, PAD, Batch, is_jax
+from specdec_cli.batch import PAD, Batch, is_jax
+from specdec_cli.rows import RowsInFile
+from specdec_cli.structure import AXES
 
 LEAST = {"B": 4, "G": 8, "V": 64}
 """Shorter axes are padded to this, longer ones to a power of two."""
@@ -69,17 +71,49 @@ def pieces(batch: Batch, threads: int = 1, *, validate: bool = True) -> Iterator
         )
         return
 
-    start = 0
-    while start < rows:
-        count = run_of_rows(rows - start, row_bytes)
-        cut = {name: array[start : start + count] for name, array in arrays.items()}
+    first = 0
+    for count in runs_of_rows(rows, row_bytes):
+        cut = {name: array[first : first + count] for name, array in arrays.items()}
         yield Piece(cut, 0, count, slice(count))
-        start += count
+        first += count
 
 
-def run_of_rows(rows: int, row_bytes: int) -> int:
-    """How many of the rows that are left make the next run: a power of two."""
-    return 1 << (min(rows, max(LARGE // row_bytes, 1)).bit_length() - 1)
+def runs_of_rows(rows: int, row_bytes: int) -> Iterator[int]:
+    """The lengths, powers of two, of the runs into which that many rows are cut."""
+    most = max(LARGE // row_bytes, 1)
+    while rows:
+        count = 1 << (min(rows, most).bit_length() - 1)
+        yield count
+        rows -= count
+
+
+def parts(batch: Batch) -> Iterator[Batch]:
+    """The batch in memory: as it is, or, where its probabilities are in a file, one run of rows after another.
+
+    Yields:
+      The rows, which hold until the next are asked for.
+    """
+    in_file = [probs for probs in (batch.draft_probs, batch.target_probs) if isinstance(probs, RowsInFile)]
+    if not in_file:
+        yield batch
+        return
+    first = 0
+    for count in in_file[0].runs:
+        rows: dict[str, Any] = {
+            name: array.next_rows() if isinstance(array, RowsInFile) else array[first : first + count]
+            for name, array in ((name, getattr(batch, name)) for name in AXES)
+        }
+        yield replace(batch, **rows)
+        first += count
+    for probs in in_file:
+        probs.give_back()
+
+
+def read_to_end(batch: Batch) -> None:
+    """Read what is left in a file, if the batch is in one, and complain of damage."""
+    for probs in (batch.draft_probs, batch.target_probs):
+        if isinstance(probs, RowsInFile):
+            probs.read_to_end()
 
 
 def _shares(arrays: dict[str, Any], rows: int, number: int) -> Iterator[Piece]:

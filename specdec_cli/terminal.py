@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import logging
 import os
 import re
 import signal
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn, TextIO
 
-from specdec_cli import cache
 from specdec_cli.errors import EnvironmentFault, ExitCode, SpecdecError, fault_of
 
 mending = b""
@@ -29,29 +27,11 @@ def prepare_process() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    if "JAX_LOGGING_LEVEL" not in os.environ:
-        # JAX warns about a GPU whose plugin is not installed, and falls back. Where an answer is computed does
-        # not change it, so that is no news; --device gpu says what is missing.
-        logging.getLogger("jax._src.xla_bridge").setLevel(logging.ERROR)
     signal.signal(signal.SIGINT, lambda *_: _stop(ExitCode.INTERRUPTED))
     signal.signal(signal.SIGTERM, lambda *_: _stop(ExitCode.TERMINATED))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace" if stream is sys.stderr else "replace")
-
-
-@contextmanager
-def loading_jax() -> Iterator[None]:
-    """JAX reads its settings from the environment when it is imported, and raises what it finds wrong."""
-    variables = ", ".join(name for name in os.environ if name.startswith(("JAX_", "XLA_"))) or "none is set"
-    cache.prepare()
-    try:
-        yield
-    except Exception as error:
-        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise EnvironmentFault(
-            f"JAX could not be loaded: {said}", f"its settings come from variables: {variables}"
-        ) from None
 
 
 @contextmanager

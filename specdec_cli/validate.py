@@ -17,8 +17,6 @@ from specdec_cli import exact
 from specdec_cli.batch import Batch
 from specdec_cli.errors import InputError
 
-PROB_FIELDS = ("draft_probs", "target_probs")
-
 SUM_TOLERANCE = Fraction(1, 1000)
 SUM_TOLERANCE_16_BIT = Fraction(1, 100)
 """For float16 and bfloat16, whose entries are rounded more coarsely."""

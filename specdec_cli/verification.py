@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import jax
@@ -16,16 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec_cli import exact, kernel
-from specdec_cli.batch import AXES, Batch, Reading, is_jax, make_batch
+from specdec_cli.batch import Batch, Reading, is_jax, make_batch
 from specdec_cli.buffers import Scratch
-from specdec_cli.decide import Verification, decide, empty_residual_texts, no_rows
+from specdec_cli.decide import Verification, decide, empty_residual_texts, joined, no_rows
 from specdec_cli.devices import computes_float64, default_platform, find_device, platform_of
 from specdec_cli.errors import EmptyResidualWarning, InputError
 from specdec_cli.kernel import Evidence
+from specdec_cli.programs import Programs
 from specdec_cli.rounding import Precision, precision, summation_error
-from specdec_cli.shapes import Piece, pieces
+from specdec_cli.shapes import Piece, parts, pieces, read_to_end
+from specdec_cli.structure import AXES, PROB_FIELDS
 from specdec_cli.threads import in_threads, number_of_cores
-from specdec_cli.validate import PROB_FIELDS, check_distributions, finite_and_not_negative
+from specdec_cli.validate import check_distributions, finite_and_not_negative
 
 
 def verify_batch(
@@ -35,6 +37,7 @@ def verify_batch(
     sum_tolerance: Fraction | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    programs: Programs | None = None,
 ) -> Verification:
     """Verify every row of a batch, exactly.
 
@@ -46,6 +49,7 @@ def verify_batch(
       device: "cpu", "gpu" or "tpu"; by default JAX's default device, or where the probabilities are.
       dtype: what the kernel computes in; by default "float64" where the device has it, else "float32".
         The answer does not depend on it.
+      programs: compiled ones that are kept; by default none are.
 
     Returns:
       The answer with its evidence.
@@ -54,8 +58,7 @@ def verify_batch(
       InputError: a row is not a distribution, or (without `validate`) holds a value that cannot be decided on.
       EnvironmentFault: there is no such device.
     """
-    rows = batch.shape[0]
-    if rows == 0:
+    if batch.shape[0] == 0:
         return no_rows(batch)
     where = find_device(device)
     if where is None and is_jax(batch.draft_probs) and is_jax(batch.target_probs):
@@ -75,59 +78,85 @@ def verify_batch(
         decimal=batch.reading is Reading.DECIMAL,
         input_bits=8 * min(getattr(batch, field).dtype.itemsize for field in PROB_FIELDS),
     )
-    threads = number_of_cores() if platform == "cpu" else 1
-    compute = partial(
-        _compute,
-        scratch=Scratch(),
-        positions=batch.shape[1],
-        how=how,
-        where=where,
-        one_by_one=platform == "cpu",
-        validate=validate,
+    task = _Task(
+        how, where, platform == "cpu", validate, sum_tolerance, batch.shape[1:], programs or Programs(None)
     )
-    found = list(in_threads(compute, list(pieces(batch, threads, validate=validate)), threads))
-    evidence, sums = found[0] if len(found) == 1 else jax.tree.map(lambda *parts: np.concatenate(parts), *found)
-    if validate:
-        if dtype == "float32":
-            sums = _judged_as_given(batch, sums)
-        # The zeros of padding are added without rounding, so V is the batch's own.
-        error = summation_error(batch.shape[2], how.unit) + how.reading_error
-        check_distributions(batch, sums, error, sum_tolerance)
-    return decide(batch, evidence)
+    found: list[Verification] = []
+    try:
+        for part in parts(batch):
+            found.append(task.verify(part))
+    except InputError as error:
+        read_to_end(batch)  # damage, if there is any, says more than what was made of the numbers
+        raise error.moved(sum(len(part.num_accepted) for part in found)) from None
+    return joined(found)
 
 
-def _compute(
-    piece: Piece,
-    scratch: Scratch,
-    positions: int,
-    how: Precision,
-    where: jax.Device | None,
-    one_by_one: bool,
-    validate: bool,
-) -> tuple[Evidence, dict[str, np.ndarray]]:
-    """The kernel's evidence, and with `validate` its sums, of a piece's own rows and positions."""
-    # A context, because the caller's process may well want float32 everywhere else.
-    # Padding may hold NaN, and what overflows in float32 is decided exactly: neither is a fault to stop at.
-    with jax.enable_x64(how.dtype == "float64"), jax.debug_nans(False), jax.debug_infs(False):
-        placed = {name: _for_the_kernel(array, how.dtype, where) for name, array in piece.arrays.items()}
-        if one_by_one:
-            placed = {name: x if is_jax(x) else scratch.aligned(name, x) for name, x in placed.items()}
-        program = kernel.verify_rows_and_sums if validate else kernel.verify_rows
-        got = program(**placed, first=np.int32(piece.first), count=piece.count, how=how, one_by_one=one_by_one)
-        evidence, sums = jax.tree.map(np.asarray, got if validate else (got, {}))
-    cut = (part[piece.own, :positions] if part.ndim == 2 else part[piece.own] for part in evidence)
-    own = {field: part[piece.own, : positions + (field == "target_probs")] for field, part in sums.items()}
-    return Evidence._make(cut), own
+@dataclass(frozen=True)
+class _Task:
+    """What is to be done with every part of a batch."""
+
+    how: Precision
+    where: jax.Device | None
+    on_cpu: bool
+    validate: bool
+    sum_tolerance: Fraction | None
+    axes: tuple[int, int]
+    """(G, V)."""
+    programs: Programs
+    scratch: Scratch = field(default_factory=Scratch)
+
+    def verify(self, part: Batch) -> Verification:
+        """The answer for rows that are in memory."""
+        threads = number_of_cores() if self.on_cpu else 1
+        computed = list(in_threads(self.compute, list(pieces(part, threads, validate=self.validate)), threads))
+        evidence, sums = (
+            computed[0] if len(computed) == 1 else jax.tree.map(lambda *arrays: np.concatenate(arrays), *computed)
+        )
+        if self.validate:
+            if self.how.dtype == "float32":
+                sums = _judged_as_given(part, sums)
+            # The zeros of padding are added without rounding, so V is the batch's own.
+            error = summation_error(self.axes[1], self.how.unit) + self.how.reading_error
+            check_distributions(part, sums, error, self.sum_tolerance)
+        return decide(part, evidence)
+
+    def compute(self, piece: Piece) -> tuple[Evidence, dict[str, np.ndarray]]:
+        """The kernel's evidence, and where it is asked for its sums, of a piece's own rows and positions."""
+        # A context, because the caller's process may well want float32 everywhere else.
+        # Padding may hold NaN, and what overflows in float32 is decided exactly: neither is a fault to stop at.
+        with jax.enable_x64(self.how.dtype == "float64"), jax.debug_nans(False), jax.debug_infs(False):
+            placed = {name: self.placed(name, array) for name, array in piece.arrays.items()}
+            placed["first"] = np.int32(piece.first)
+            function = kernel.verify_rows_and_sums if self.validate else kernel.verify_rows
+            options = {"count": piece.count, "how": self.how, "one_by_one": self.on_cpu}
+            if self.where is None:
+                got = self.programs.run(function, placed, **options)
+            else:
+                got = function(**placed, **options)
+            evidence, sums = jax.tree.map(np.asarray, got if self.validate else (got, {}))
+        positions = self.axes[0]
+        cut = (part[piece.own, :positions] if part.ndim == 2 else part[piece.own] for part in evidence)
+        own = {name: part[piece.own, : positions + (name == "target_probs")] for name, part in sums.items()}
+        return Evidence._make(cut), own
+
+    def placed(self, name: str, array: Any) -> Any:
+        """An array in the kernel's float type, if that is narrower, and where it is to be computed with."""
+        if self.how.dtype == "float32" and array.dtype == np.float64:
+            with np.errstate(all="ignore"):  # what overflows becomes infinity, which the exact path then decides
+                array = np.asarray(array).astype(np.float32)
+        if self.where is not None:
+            array = jax.device_put(array, self.where)
+        return array if is_jax(array) or not self.on_cpu else self.scratch.aligned(name, array)
 
 
 def _judged_as_given(batch: Batch, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Mark what was no probability before it was rounded on its way to the device: -1e-300 became -0.0 there."""
     marked = dict(sums)
-    for field in sums:
-        given = getattr(batch, field)
+    for name in sums:
+        given = getattr(batch, name)
         if given.dtype == np.float64:
             fine = finite_and_not_negative(np.asarray(given)).all(axis=-1)
-            marked[field] = np.where(fine, sums[field], np.nan)
+            marked[name] = np.where(fine, sums[name], np.nan)
     return marked
 
 
@@ -152,11 +181,3 @@ def verify_arrays(
         "num_accepted": jnp.asarray(verification.num_accepted),
         "tokens": jnp.asarray(verification.tokens),
     }
-
-
-def _for_the_kernel(array: Any, dtype: str, where: jax.Device | None) -> Any:
-    """In the float type of the computation where that is narrower, on the device where that is not the default."""
-    if dtype == "float32" and array.dtype == np.float64:
-        with np.errstate(all="ignore"):  # what overflows becomes infinity, which the exact path then decides
-            array = np.asarray(array).astype(np.float32)
-    return array if where is None else jax.device_put(array, where)

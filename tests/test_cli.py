@@ -383,7 +383,7 @@ def test_running_out_of_memory_is_one_sentence_and_exit_3(specdec, base, monkeyp
     def exhausted(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr(pipeline, "verify_batch", exhausted)
+    monkeypatch.setattr(pipeline, "load_verify_batch", lambda: exhausted)
     ended = specdec("run", base)
     assert (ended.code, ended.out) == (3, b"")
     assert ended.err.startswith(f"error: {base}: out of memory\n hint: ")
@@ -395,14 +395,14 @@ def test_an_input_too_large_for_the_memory_does_not_stop_the_rest(specdec, base,
 
     large = tmp_path / "large.json"
     large.write_bytes(base.read_bytes())
-    real = pipeline.verify_batch
+    real = pipeline.load_verify_batch()
 
     def verify_batch(batch, **settings):
         if batch.source == str(large):
             raise MemoryError
         return real(batch, **settings)
 
-    monkeypatch.setattr(pipeline, "verify_batch", verify_batch)
+    monkeypatch.setattr(pipeline, "load_verify_batch", lambda: verify_batch)
     ended = specdec("run", large, base)
     assert ended.code == 3
     first, second = map(json.loads, ended.out.splitlines())

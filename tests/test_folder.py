@@ -189,13 +189,13 @@ def test_a_failure_is_tried_again_when_its_input_is_mended(specdec, dumps, out):
 
 
 def test_an_input_that_changes_while_it_is_read_has_no_result(specdec, dumps, out, monkeypatch):
-    real = pipeline.verify_batch
+    real = pipeline.load_verify_batch()
 
     def verify_batch(batch, **settings):
         change_the_input(dumps, out)
         return real(batch, **settings)
 
-    monkeypatch.setattr(pipeline, "verify_batch", verify_batch)
+    monkeypatch.setattr(pipeline, "load_verify_batch", lambda: verify_batch)
     ended = specdec("run", dumps / "a.json", "-o", f"{out}/")
     assert ended.code == 2
     assert f"error: {dumps}/a.json: changed while it was read" in ended.err
@@ -344,13 +344,13 @@ def test_another_process_with_something_else_is_not_overwritten(dumps, out, monk
     """Between the look at the folder and the end of the work, another process puts its result there."""
     inputs, _ = find_inputs([str(dumps / "a.json")])
     place = results.ResultFolder(str(out), ".json", {})
-    real = pipeline.verify_batch
+    real = pipeline.load_verify_batch()
 
     def verify_batch(batch, **settings):
         (out / "a.json").write_bytes(b"theirs")
         return real(batch, **settings)
 
-    monkeypatch.setattr(pipeline, "verify_batch", verify_batch)
+    monkeypatch.setattr(pipeline, "load_verify_batch", lambda: verify_batch)
     (outcome,) = pipeline.into_folder(inputs, place)
     assert "a.json is already there, and is not what specdec wrote: kept" in str(outcome.error)
     assert tree(out) == {"a.json": b"theirs"}
@@ -360,7 +360,7 @@ def test_another_process_with_something_else_is_not_overwritten(dumps, out, monk
         (out / "a.json").write_bytes(BASE_ANSWER)
         return real(batch, **settings)
 
-    monkeypatch.setattr(pipeline, "verify_batch", verify_batch_as_well)
+    monkeypatch.setattr(pipeline, "load_verify_batch", lambda: verify_batch_as_well)
     (outcome,) = pipeline.into_folder(inputs, place)
     assert outcome.error is None
 

@@ -58,7 +58,7 @@ def test_the_last_line_needs_no_newline(running):
 def test_memory_does_not_grow_with_the_stream():
     code = (
         "import re, sys\n"
-        "from specdec_cli.__main__ import main\n"
+        "from specdec_cli.cli import main\n"
         "try:\n main()\n"
         "except SystemExit: pass\n"
         "print(re.search(r'VmHWM:\\s*(\\d+)', open('/proc/self/status').read())[1], file=sys.stderr)\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specdec_cli.batch import ANSWER_AXES, PAD, Batch
+from specdec_cli.batch import PAD, Batch
 from specdec_cli.check.answer import make_answer
 from specdec_cli.check.judge import judge
 from specdec_cli.decide import Verification
@@ -12,6 +12,7 @@ from specdec_cli.errors import InputError
 from specdec_cli.explain.data import Engine
 from specdec_cli.near_ties import FLOAT32
 from specdec_cli.readers import STDIN, Document, documents
+from specdec_cli.structure import ANSWER_AXES
 
 
 class Against:

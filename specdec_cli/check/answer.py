@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from specdec_cli.batch import ANSWER_AXES, PAD, Batch
+from specdec_cli.batch import PAD, Batch
 from specdec_cli.errors import InputError
+from specdec_cli.structure import ANSWER_AXES
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,12 @@ from itertools import zip_longest
 
 import numpy as np
 
-from specdec_cli.batch import ANSWER_AXES, Batch, make_batch
+from specdec_cli.batch import Batch, make_batch
 from specdec_cli.check.answer import Answer, make_answer
 from specdec_cli.errors import InputError
 from specdec_cli.inputs import find_inputs
 from specdec_cli.readers import STDIN, Document, documents
+from specdec_cli.structure import ANSWER_AXES
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from specdec_cli.check.pairs import Pair, Steps, steps
 from specdec_cli.check.rows import Row
 from specdec_cli.check.suspects import Suspect, Suspicion
 from specdec_cli.errors import ExitCode, InputError
+from specdec_cli.loading import load_verify_batch
 from specdec_cli.near_ties import Rounding
-from specdec_cli.verification import verify_batch
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def check(pairs: Sequence[Pair], standard: Standard) -> Report:
 def _check_step(
     pair: Pair, step: Steps, standard: Standard, by_support: bool, suspicion: Suspicion, fit: FitTest
 ) -> Iterator[RowReport]:
-    verification = verify_batch(
+    verification = load_verify_batch()(
         step.batch,
         validate=standard.validate,
         sum_tolerance=standard.sum_tolerance,

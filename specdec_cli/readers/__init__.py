@@ -12,12 +12,15 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, cast
 
-from specdec_cli.batch import AXES, Batch, Reading, make_batch
-from specdec_cli.errors import InputError, UnfinishedError
+from specdec_cli.batch import Batch, Reading, make_batch
+from specdec_cli.errors import EnvironmentFault, InputError, UnfinishedError
 from specdec_cli.readers import json_text, npz
 from specdec_cli.readers.lines import Lines
+from specdec_cli.shapes import LARGE
+from specdec_cli.structure import AXES
 
 STDIN = "-"
 """The name that stands for standard input."""
@@ -100,8 +103,8 @@ def documents(name: str, wanted: Collection[str] = AXES) -> Iterator[Document]:
             start = _start_of(stream)
             _refuse_other_formats(start)
             if start.startswith(ZIP_MAGIC):
-                fields = npz.read_fields(_seekable(stream, start), wanted)
-                yield Document(source, None, Reading.BINARY, fields, None, None, lambda: False)
+                with _seekable(stream, start) as archive, npz.open_fields(archive, wanted) as fields:
+                    yield Document(source, None, Reading.BINARY, fields, None, None, lambda: False)
             else:
                 yield from _json_documents(Lines(stream, start), source, wanted)
     except InputError as error:
@@ -173,12 +176,35 @@ def _opened(name: str) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _seekable(stream: BinaryIO, start: bytes) -> BinaryIO:
+@contextmanager
+def _seekable(stream: BinaryIO, start: bytes) -> Iterator[BinaryIO]:
     """The whole stream from its beginning; a zip archive is read from its end, which a pipe cannot do."""
     if stream.seekable():
         stream.seek(-len(start), io.SEEK_CUR)
-        return stream
-    return io.BytesIO(start + stream.read())
+        yield stream
+        return
+    taken = start + stream.read(LARGE)
+    with io.BytesIO(taken) if len(taken) <= LARGE else _on_disk(taken, stream) as whole:
+        yield whole
+
+
+def _on_disk(piece: bytes, stream: BinaryIO) -> BinaryIO:
+    """A piece of a stream and all that follows, in a file without a name: it may be more than the memory holds."""
+    file = None
+    while piece:
+        try:
+            file = file or TemporaryFile()  # noqa: SIM115
+            file.write(piece)
+        except OSError as error:
+            raise EnvironmentFault(
+                f"a large NPZ from a pipe is kept in a temporary file, which cannot be written: {error.strerror}",
+                "TMPDIR names a folder with more room; given as a file, it needs none",
+                of_one=True,
+            ) from None
+        piece = stream.read(LARGE)
+    assert file is not None
+    file.seek(0)
+    return cast(BinaryIO, file)
 
 
 def _refuse_other_formats(start: bytes) -> None:

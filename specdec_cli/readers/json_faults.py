@@ -6,8 +6,8 @@ import re
 
 import orjson
 
-from specdec_cli.batch import ANSWER_AXES, AXES
 from specdec_cli.errors import InputError, UnfinishedError, place_of
+from specdec_cli.structure import ANSWER_AXES, AXES
 
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]"))
 _WORD = re.compile(rb"[-+]?[A-Za-z_][A-Za-z_0-9]*|[-+]?[0-9][0-9.eE+-]*|[^ \t\r\n]")

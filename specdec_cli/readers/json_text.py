@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 import numpy as np
 import orjson
 
-from specdec_cli.batch import ANSWER_AXES, AXES, INTEGER_FIELDS, axes_of, axes_text
 from specdec_cli.errors import InputError, place_of
 from specdec_cli.readers.json_faults import parse_error, quoted
+from specdec_cli.structure import ANSWER_AXES, AXES, INTEGER_FIELDS, axes_of, axes_text
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 BLANKS = b" \t\r\n"

@@ -2,7 +2,8 @@
 
 zipfile finds the members and checks their CRCs; NumPy parses the .npy headers. What is added here: a header's
 claim is compared with what the archive holds before anything is allocated for it, duplicate members are refused,
-and bfloat16, which NumPy stores as the anonymous two-byte type `V2`, is given its name back.
+and bfloat16, which NumPy stores as the anonymous two-byte type `V2`, is given its name back. Probabilities of more
+than a few rows are left in the file, to be read as they are used (`rows.py`).
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 import ml_dtypes
 import numpy as np
 from numpy.lib import format as npy
 
-from specdec_cli.batch import AXES, check_structure
 from specdec_cli.errors import InputError
+from specdec_cli.readers.members import COPY_AGAIN, DeflatedBytes, StoredBytes
+from specdec_cli.rows import RowsInFile, Source
+from specdec_cli.shapes import LARGE, runs_of_rows
+from specdec_cli.structure import AXES, PROB_DTYPES, PROB_FIELDS, check_structure
 
 _SUFFIX = ".npy"
 # .npy version → bytes of the header's length, parser of length and header
@@ -31,10 +35,10 @@ _LONGEST_HEADER = 10_000
 _DEFLATE_LIMIT = 1100
 """Deflate packs no more than 1032 to 1."""
 _END_RECORD = 22
-_COPY_AGAIN = "was it copied or written to its end? `unzip -t FILE` checks it"
 
 
-def read_fields(stream: BinaryIO, wanted: Collection[str] = AXES) -> dict[str, Any]:
+@contextmanager
+def open_fields(stream: BinaryIO, wanted: Collection[str] = AXES) -> Iterator[dict[str, Any]]:
     """Read the arrays of an archive.
 
     Types and shapes are checked from the headers before any data are read, so that a few bytes cannot unpack to
@@ -44,24 +48,56 @@ def read_fields(stream: BinaryIO, wanted: Collection[str] = AXES) -> dict[str, A
       stream: seekable, at the archive's start.
       wanted: the fields to read.
 
-    Returns:
-      The arrays by name, those of the wanted that are there, in the file's own byte order; other members with
-      None, unread.
+    Yields:
+      The arrays by name, those of the wanted that are there, in the file's own byte order, large probabilities as
+      `RowsInFile`, which hold until the context ends; other members with None, unread.
 
     Raises:
       InputError: without the input's name, which is not known here.
     """
-    with _damage("is a damaged or truncated NPZ archive"), zipfile.ZipFile(stream) as archive:
-        _refuse_bytes_around(archive, stream)
-        members = _members(archive, wanted)
-        headers = {name: _read_header(archive, name, info) for name, info in members.items()}
-        if headers.keys() == AXES.keys():
-            # Arrays of the right type and shape that take no memory.
-            check_structure(
-                {n: np.broadcast_to(np.zeros((), _real(h.dtype)), h.shape) for n, h in headers.items()}
-            )
-        others = dict.fromkeys(info.filename.removesuffix(_SUFFIX) for info in archive.infolist())
-        return others | {name: _read_data(archive, name, members[name], headers[name]) for name in members}
+    with ExitStack() as open_things:
+        with _damage("is a damaged or truncated NPZ archive"):
+            archive = open_things.enter_context(zipfile.ZipFile(stream))
+            _refuse_bytes_around(archive, stream)
+            members = _members(archive, wanted)
+            headers = {name: _read_header(archive, name, info) for name, info in members.items()}
+            if headers.keys() == AXES.keys():
+                # Arrays of the right type and shape that take no memory.
+                check_structure({n: np.broadcast_to(np.zeros((), h.dtype), h.shape) for n, h in headers.items()})
+            fields = dict.fromkeys(info.filename.removesuffix(_SUFFIX) for info in archive.infolist())
+            runs = _runs(headers)
+            for name, info in members.items():
+                if runs and name in PROB_FIELDS and headers[name].may_stay:
+                    fields[name] = rows = _rows(archive, name, info, headers[name], runs)
+                    open_things.callback(rows.close)
+            for name, info in members.items():
+                if fields[name] is None:
+                    fields[name] = _read_data(archive, name, info, headers[name])
+        yield fields
+
+
+def _runs(headers: dict[str, _Header]) -> list[int]:
+    """The runs of rows in which probabilities are read; none where they are few enough to be read at once."""
+    probs = [headers[name] for name in PROB_FIELDS if name in headers]
+    if len(probs) < 2 or any(len(header.shape) != 3 or 0 in header.shape[::2] for header in probs):
+        return []
+    row_bytes = sum(math.prod(header.shape[1:]) * header.dtype.itemsize for header in probs)
+    rows = probs[0].shape[0]
+    return list(runs_of_rows(rows, row_bytes)) if probs[1].shape[0] == rows and rows * row_bytes > LARGE else []
+
+
+def _rows(
+    archive: zipfile.ZipFile, field: str, info: zipfile.ZipInfo, header: _Header, runs: list[int]
+) -> RowsInFile:
+    member = archive.open(info)
+    start = member.read(header.length)
+    source: Source
+    if info.compress_type == zipfile.ZIP_STORED:
+        assert archive.fp is not None
+        source = StoredBytes(cast(BinaryIO, archive.fp), info, field, start)
+    else:
+        source = DeflatedBytes(archive, info, field, member, header.length)
+    return RowsInFile(source, header.shape, header.dtype.newbyteorder("="), runs, header.dtype)
 
 
 @dataclass(frozen=True)
@@ -71,6 +107,11 @@ class _Header:
     dtype: np.dtype[Any]
     length: int
     """Bytes before the data."""
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether the array can be read row by row."""
+        return not self.fortran_order and self.dtype.name in PROB_DTYPES and math.prod(self.shape) > 0
 
 
 @contextmanager
@@ -86,7 +127,7 @@ def _damage(problem: str, field: str | None = None) -> Iterator[None]:
         raise
     except Exception as error:
         said = (str(error) or type(error).__name__)[:200]
-        raise InputError(f"{problem}: {said}", _COPY_AGAIN, field=field) from None
+        raise InputError(f"{problem}: {said}", COPY_AGAIN, field=field) from None
 
 
 def _members(archive: zipfile.ZipFile, wanted: Collection[str]) -> dict[str, zipfile.ZipInfo]:
@@ -114,7 +155,7 @@ def _refuse_bytes_around(archive: zipfile.ZipFile, stream: BinaryIO) -> None:
     first = min((info.header_offset for info in archive.infolist()), default=0)
     stream.seek(-_END_RECORD - len(archive.comment), io.SEEK_END)
     if first or not stream.read(4) == b"PK\5\6":
-        raise InputError("is a damaged NPZ archive, or holds bytes before or after it", _COPY_AGAIN)
+        raise InputError("is a damaged NPZ archive, or holds bytes before or after it", COPY_AGAIN)
 
 
 def _read_header(archive: zipfile.ZipFile, field: str, info: zipfile.ZipInfo) -> _Header:
@@ -130,12 +171,12 @@ def _read_header(archive: zipfile.ZipFile, field: str, info: zipfile.ZipInfo) ->
             raise InputError(
                 f"claims shape {header.shape} of {header.dtype}, {claimed} bytes, "
                 f"but the archive holds {held} for it",
-                _COPY_AGAIN,
+                COPY_AGAIN,
                 field=field,
             )
     possible = info.compress_size * (_DEFLATE_LIMIT if info.compress_type == zipfile.ZIP_DEFLATED else 1)
     if info.file_size > possible or info.compress_size > _size(archive):
-        raise InputError(f"claims {info.file_size} bytes, more than the file holds", _COPY_AGAIN, field=field)
+        raise InputError(f"claims {info.file_size} bytes, more than the file holds", COPY_AGAIN, field=field)
     return header
 
 
@@ -155,10 +196,8 @@ def _read_data(archive: zipfile.ZipFile, field: str, info: zipfile.ZipInfo, head
         data = member.read(info.file_size - header.length)
         end = member.read(1)  # reaching the end is what makes zipfile check the CRC
     if len(data) != info.file_size - header.length or end:
-        raise InputError(f"is damaged: {len(data)} bytes of {info.file_size}", _COPY_AGAIN, field=field)
-    return np.frombuffer(data, _real(header.dtype)).reshape(
-        header.shape, order="F" if header.fortran_order else "C"
-    )
+        raise InputError(f"is damaged: {len(data)} bytes of {info.file_size}", COPY_AGAIN, field=field)
+    return np.frombuffer(data, header.dtype).reshape(header.shape, order="F" if header.fortran_order else "C")
 
 
 def _parse_header(field: str, member: IO[bytes]) -> _Header:
@@ -181,7 +220,7 @@ def _parse_header(field: str, member: IO[bytes]) -> _Header:
         raise  # the data are damaged, not the header
     except Exception as error:  # NumPy evaluates the header as a Python literal, which fails in many ways
         said = (str(error) or type(error).__name__).splitlines()[0][:100]
-        raise InputError(f"has an invalid .npy header: {said}", _COPY_AGAIN, field=field) from None
+        raise InputError(f"has an invalid .npy header: {said}", COPY_AGAIN, field=field) from None
     if dtype.hasobject:
         raise InputError(
             "is an object array, expected numbers",
@@ -195,4 +234,4 @@ def _parse_header(field: str, member: IO[bytes]) -> _Header:
             "NumPy stores types that it does not know (float8, int4) as bytes: convert to float32 before saving",
             field=field,
         )
-    return _Header(shape, fortran_order, dtype, 8 + size + len(text))
+    return _Header(shape, fortran_order, _real(dtype), 8 + size + len(text))

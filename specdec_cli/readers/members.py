@@ -1,0 +1,112 @@
+"""The bytes of an array in an NPZ archive, as they come: stored or deflated. The CRC is computed on the way."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+import zlib
+from typing import IO, BinaryIO
+
+from specdec_cli.errors import InputError
+
+COPY_AGAIN = "was it copied or written to its end? `unzip -t FILE` checks it"
+_LOCAL_HEADER = struct.Struct("<26xHH")
+_PIECE = 1 << 20
+"""Bytes that zipfile is asked for at a time."""
+
+
+class StoredBytes:
+    """A member that is not compressed: read where it lies, past zipfile, which would copy it once more.
+
+    (Mapped memory would be quicker for who reads it once, but what others write to the file would change it after
+    its CRC was computed, and a file cut short would end the process.)
+
+    Args:
+      stream: the archive, a file.
+      info: the member.
+      field: its name, for messages.
+      header: the bytes that come before the array's.
+    """
+
+    def __init__(self, stream: BinaryIO, info: zipfile.ZipInfo, field: str, header: bytes) -> None:
+        self._file, self._info, self._field = stream.fileno(), info, field
+        lengths = _LOCAL_HEADER.unpack(os.pread(self._file, _LOCAL_HEADER.size, info.header_offset))
+        self._start = info.header_offset + _LOCAL_HEADER.size + sum(lengths) + len(header)
+        self._at = self._start
+        self._crc = zlib.crc32(header)
+
+    def read_into(self, memory: memoryview) -> None:
+        """See `rows.Source`."""
+        taken = 0
+        while taken < len(memory):
+            try:
+                count = os.preadv(self._file, [memory[taken:]], self._at)
+            except OSError as error:
+                raise InputError(f"cannot be read: {error.strerror or error}", field=self._field) from None
+            if count == 0:
+                raise InputError("is damaged: the file ends before it does", COPY_AGAIN, field=self._field)
+            taken += count
+            self._at += count
+        self._crc = zlib.crc32(memory, self._crc)
+
+    def end(self) -> None:
+        """See `rows.Source`."""
+        if self._crc != self._info.CRC:
+            raise InputError(
+                f"is damaged: Bad CRC-32 for file {self._info.filename!r}", COPY_AGAIN, field=self._field
+            )
+
+    def at(self, offset: int, size: int) -> bytes:
+        """See `rows.Source`."""
+        return os.pread(self._file, size, self._start + offset)
+
+
+class DeflatedBytes:
+    """A member that is compressed: zipfile unpacks it and checks its CRC.
+
+    Args:
+      archive: for what is asked for out of turn, for which all of it is unpacked again, into memory.
+      info: the member.
+      field: its name, for messages.
+      member: the member, opened and read up to the array.
+      header_length: the bytes before that.
+    """
+
+    def __init__(
+        self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, field: str, member: IO[bytes], header_length: int
+    ) -> None:
+        self._archive, self._info, self._field = archive, info, field
+        self._member, self._header_length = member, header_length
+        self._whole: bytes | None = None
+
+    def read_into(self, memory: memoryview) -> None:
+        """See `rows.Source`."""
+        taken = 0
+        while taken < len(memory):
+            piece = self._read(min(_PIECE, len(memory) - taken))
+            if not piece:
+                raise InputError("is damaged: it ends too early", COPY_AGAIN, field=self._field)
+            memory[taken : taken + len(piece)] = piece
+            taken += len(piece)
+
+    def end(self) -> None:
+        """See `rows.Source`; reaching the end is what makes zipfile check the CRC."""
+        if self._read(1):
+            raise InputError("is damaged: it holds more than it says", COPY_AGAIN, field=self._field)
+
+    def at(self, offset: int, size: int) -> bytes:
+        """See `rows.Source`."""
+        if self._whole is None:
+            self._whole = self._archive.read(self._info)
+        start = self._header_length + offset
+        return self._whole[start : start + size]
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return self._member.read(size)
+        except MemoryError:
+            raise
+        except Exception as error:  # zipfile and zlib answer damage with many kinds
+            said = (str(error) or type(error).__name__)[:200]
+            raise InputError(f"is damaged: {said}", COPY_AGAIN, field=self._field) from None
