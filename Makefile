@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test check format lint types fuzz bench clean help
+.PHONY: run test check format lint types fuzz bench bench-gpu clean help
 
 run: $(VENV)/.installed ## verify one input: make run, or make run INPUT=path
 	@$(BIN)/specdec run "$(INPUT)"
@@ -36,18 +36,24 @@ fuzz: $(VENV)/.dev ## 20,000 damaged files, 100,000 random rows, 60 kills, and a
 	@if $(PIP) atheris 2>/dev/null; then $(BIN)/python tests/fuzz_coverage.py 60; \
 	  else echo "atheris does not install here: no coverage-guided fuzzing"; fi
 
-bench: $(VENV)/.dev ## measure what exactness and many inputs cost, and how float32 sums stray, into .bench/
+bench: $(VENV)/.dev ## measure exactness, files, growth, the kernel, many inputs, float32 sums, into .bench/
 	@$(BIN)/python tests/benchmarks/exactness.py
+	@$(BIN)/python tests/benchmarks/files.py
+	@$(BIN)/python tests/benchmarks/growth.py
+	@$(BIN)/python tests/benchmarks/kernel.py
 	@$(BIN)/python tests/benchmarks/many.py
 	@$(BIN)/python tests/benchmarks/near_ties.py
+
+bench-gpu: $(VENV)/.dev ## the kernel's table on a GPU, if there is one
+	@$(BIN)/python tests/benchmarks/kernel.py --device gpu
 
 clean: ## remove what the targets made
 	rm -rf .venv* .bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## show this
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | column -t -s '#' 2>/dev/null \
-	  || sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1: \2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | column -t -s '#' 2>/dev/null \
+	  || sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1: \2/p' $(MAKEFILE_LIST)
 
 # A stamp is written last, so that an interrupted installation is done again.
 $(VENV)/.installed: pyproject.toml
