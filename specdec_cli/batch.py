@@ -2,7 +2,7 @@
 
 Axes, here and everywhere: B rows, G draft positions, V vocabulary entries.
 
-Checked: types and shapes (`structure.py`), token ids, noise. Not checked here: the probabilities' values, which costs a
+Checked: types and shapes (`structure.py`), token ids, noise. Not checked: the probabilities' values, which costs a
 pass over all of them (`validate.py`). This module knows no files and imports no JAX; probabilities that live
 on a device stay there.
 """

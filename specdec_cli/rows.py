@@ -13,7 +13,7 @@ import numpy as np
 
 from specdec_cli.buffers import empty
 
-AHEAD = 1 << 27
+AHEAD = 3 << 26
 """Bytes of one array that may be read before they are asked for."""
 
 

@@ -24,7 +24,7 @@ LEAST = {"B": 4, "G": 8, "V": 64}
 """Shorter axes are padded to this, longer ones to a power of two."""
 SMALL = 1 << 22
 """Bytes of padded probabilities up to which a batch is padded."""
-LARGE = 1 << 25
+LARGE = 1 << 26
 """Bytes of probabilities that a program is given at once, unless a single row has more."""
 SHARE = 1 << 24
 """Bytes of probabilities whose reading by a thread of its own pays."""

@@ -15,15 +15,18 @@ from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, cast
 
+from specdec_cli import shapes
 from specdec_cli.batch import Batch, Reading, make_batch
 from specdec_cli.errors import EnvironmentFault, InputError, UnfinishedError
 from specdec_cli.readers import json_text, npz
 from specdec_cli.readers.lines import Lines
-from specdec_cli.shapes import LARGE
 from specdec_cli.structure import AXES
 
 STDIN = "-"
 """The name that stands for standard input."""
+
+_PIECE = 1 << 20
+"""Bytes that are moved from a pipe at a time."""
 
 ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
 
@@ -183,8 +186,8 @@ def _seekable(stream: BinaryIO, start: bytes) -> Iterator[BinaryIO]:
         stream.seek(-len(start), io.SEEK_CUR)
         yield stream
         return
-    taken = start + stream.read(LARGE)
-    with io.BytesIO(taken) if len(taken) <= LARGE else _on_disk(taken, stream) as whole:
+    taken = start + stream.read(shapes.LARGE)
+    with io.BytesIO(taken) if len(taken) <= shapes.LARGE else _on_disk(taken, stream) as whole:
         yield whole
 
 
@@ -201,7 +204,7 @@ def _on_disk(piece: bytes, stream: BinaryIO) -> BinaryIO:
                 "TMPDIR names a folder with more room; given as a file, it needs none",
                 of_one=True,
             ) from None
-        piece = stream.read(LARGE)
+        piece = stream.read(_PIECE)
     assert file is not None
     file.seek(0)
     return cast(BinaryIO, file)

@@ -22,10 +22,10 @@ import ml_dtypes
 import numpy as np
 from numpy.lib import format as npy
 
+from specdec_cli import shapes
 from specdec_cli.errors import InputError
 from specdec_cli.readers.members import COPY_AGAIN, DeflatedBytes, StoredBytes
 from specdec_cli.rows import RowsInFile, Source
-from specdec_cli.shapes import LARGE, runs_of_rows
 from specdec_cli.structure import AXES, PROB_DTYPES, PROB_FIELDS, check_structure
 
 _SUFFIX = ".npy"
@@ -83,7 +83,11 @@ def _runs(headers: dict[str, _Header]) -> list[int]:
         return []
     row_bytes = sum(math.prod(header.shape[1:]) * header.dtype.itemsize for header in probs)
     rows = probs[0].shape[0]
-    return list(runs_of_rows(rows, row_bytes)) if probs[1].shape[0] == rows and rows * row_bytes > LARGE else []
+    return (
+        list(shapes.runs_of_rows(rows, row_bytes))
+        if probs[1].shape[0] == rows and rows * row_bytes > shapes.LARGE
+        else []
+    )
 
 
 def _rows(
