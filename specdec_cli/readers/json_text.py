@@ -8,6 +8,7 @@ conversions of booleans, strings and null into numbers.
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 import orjson
 
+from specdec_cli.buffers import empty
 from specdec_cli.errors import InputError, place_of
 from specdec_cli.readers.json_faults import parse_error, quoted
 from specdec_cli.structure import ANSWER_AXES, AXES, INTEGER_FIELDS, axes_of, axes_text
@@ -180,17 +182,22 @@ def _wrong_depth(field: str, level: list[Any], shape: list[int]) -> NoReturn:
 def _numbers(field: str, level: list[list[Any]], shape: list[int]) -> np.ndarray:
     whole = field in INTEGER_FIELDS
     allowed = {int} if whole else {int, float}
-    array = np.empty((len(level), shape[-1]), np.int64 if whole else np.float64)
+    numbers = empty((len(level), shape[-1]), np.dtype(np.int64 if whole else np.float64))
     for flat, leaves in enumerate(level):
-        if not set(map(type, leaves)) <= allowed:
-            last = next(i for i, leaf in enumerate(leaves) if type(leaf) not in allowed)
-            _bad_leaf(field, leaves[last], (*_unravel(flat, shape[:-1]), last), whole)
         try:
-            array[flat] = leaves
-        except OverflowError:
-            last = next(i for i, leaf in enumerate(leaves) if not -(2**63) <= leaf < 2**63)
+            numbers[flat] = array(numbers.dtype.char, leaves)  # refuses what is not a number, but for booleans
+            may_be_booleans = (numbers[flat] == 0) | (numbers[flat] == 1)
+            fine = not may_be_booleans.any() or set(map(type, leaves)) <= allowed
+        except (TypeError, OverflowError):
+            fine = False
+        if not fine:
+            last = next(i for i, leaf in enumerate(leaves) if type(leaf) not in allowed or _is_beyond(leaf, whole))
             _bad_leaf(field, leaves[last], (*_unravel(flat, shape[:-1]), last), whole)
-    return array.reshape(shape)
+    return numbers.reshape(shape)
+
+
+def _is_beyond(leaf: Any, whole: bool) -> bool:
+    return whole and not -(2**63) <= leaf < 2**63
 
 
 def _bad_leaf(field: str, leaf: Any, index: tuple[int, ...], whole: bool) -> NoReturn:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import select
 from collections.abc import Iterator
 from typing import BinaryIO
 
 _PIECE = 1 << 20
+_REST = 1 << 28
+"""Bytes of a file that are read at once when a line is longer than a piece: to join pieces costs as much again."""
 WAIT_SECONDS = 0.5
 
 
@@ -34,13 +37,17 @@ class Lines:
         """The next line with its newline (the last may have none); None at the end."""
         pieces: list[bytes] = []
         while (end := self._pending.find(b"\n", self._at) + 1) == 0:
+            if len(self._pending) - self._at >= _PIECE and self._take_again_to_the_end(sum(map(len, pieces))):
+                pieces = []
+                continue
             pieces.append(self._left())
             self._pending, self._at = self._take(), 0
             if not self._pending:
                 break
-        pieces.append(self._pending[self._at : end] if end else b"")
+        if end:
+            pieces.append(self._pending[self._at : end])
         self._at = end
-        line = b"".join(pieces)
+        line = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if not line:
             return None
         self.count += 1
@@ -51,6 +58,19 @@ class Lines:
         """The lines that are left, with their numbers from 1."""
         while (line := self.next()) is not None:
             yield self.count, line
+
+    def _take_again_to_the_end(self, given: int) -> bool:
+        """If it is a file, not too large, have all of it pending from `given` bytes before what is left."""
+        back = given + len(self._pending) - self._at
+        try:
+            size = os.fstat(self._stream.fileno()).st_size - self._stream.tell()
+            if not self._stream.seekable() or not 0 < size <= _REST:
+                return False
+            self._stream.seek(-back, io.SEEK_CUR)
+        except (OSError, ValueError):
+            return False  # no file
+        self._pending, self._at = self._stream.read(), 0
+        return True
 
     def _left(self) -> bytes:
         return self._pending[self._at :] if self._at else self._pending
