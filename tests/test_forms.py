@@ -1,0 +1,58 @@
+"""What the two forms of the kernel hold in memory, read from the programs themselves: shapes and bytes."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec_cli import kernel, sums
+from specdec_cli.rounding import BLOCK, precision
+from specdec_cli.sums import ROW_BY_ROW
+
+B, G, V = 7, 3, 50_001
+HOW = precision("float64", decimal=True, input_bits=32)  # a reading error, so that p + q is summed too
+ARRAYS = [
+    jax.ShapeDtypeStruct((B, G), jnp.int32),
+    jax.ShapeDtypeStruct((B, G, V), jnp.float32),
+    jax.ShapeDtypeStruct((B, G + 1, V), jnp.float32),
+    jax.ShapeDtypeStruct((B, G), np.float64),
+    jax.ShapeDtypeStruct((B,), np.float64),
+]
+
+
+def program(function, arrays, one_by_one):
+    with jax.enable_x64(True):
+        return function.lower(*arrays, how=HOW, one_by_one=one_by_one)
+
+
+def sizes(text):
+    """The number of entries of every array in a program, those of the inputs' shapes left out."""
+    shapes = {tuple(map(int, found.split("x"))) for found in re.findall(r"tensor<((?:\d+x)*\d+)x[a-z]", text)}
+    return [math.prod(shape) for shape in shapes - {(B, G, V), (B, G + 1, V)}]
+
+
+def test_the_batched_form_goes_through_no_rows_and_makes_no_array_of_all_positions():
+    text = program(kernel.verify_rows, ARRAYS, one_by_one=False).as_text()
+    assert "while" not in text
+    assert max(sizes(text)) <= B * V
+
+
+def test_the_batched_sums_gather_nothing():
+    text = program(sums.row_sums, [ARRAYS[2]], one_by_one=False).as_text()
+    assert "while" not in text
+    assert "gather" not in text
+    assert max(sizes(text)) == B * (G + 1) * V  # the input itself, seen as a list of rows
+
+
+@pytest.mark.parametrize("function", [kernel.verify_rows, sums.row_sums])
+def test_the_row_by_row_form_holds_a_stretch_of_a_row(function):
+    arrays = ARRAYS if function is kernel.verify_rows else [ARRAYS[2]]
+    lowered = program(function, arrays, one_by_one=True)
+    most = max(ROW_BY_ROW.at_once, B * (G + 1) * -(-V // BLOCK) * 2)
+    assert max(sizes(lowered.as_text())) <= most
+    assert (
+        lowered.compile().memory_analysis().temp_size_in_bytes < 8 * V * 8
+    )  # far less than one position of all rows
