@@ -86,18 +86,19 @@ def decide(batch: Batch, evidence: Evidence) -> Verification:
 
     passes = drafted & (evidence.accept_margin > 0)
     accept_exact = np.zeros_like(drafted)
-    # Doubt about a position matters only when no earlier one has surely failed.
-    failed = drafted & sure & ~passes
-    reached: np.ndarray = np.cumsum(failed, axis=1) - failed == 0
-    doubtful = drafted & ~sure & reached
-    for row in np.flatnonzero(doubtful.any(axis=1)).tolist():
-        for position in np.flatnonzero(doubtful[row]).tolist():
-            exactly = _accept_exactly(batch, row, position)
-            accept_exact[row, position] = True
-            margin[row, position] = exact.to_float(exactly)
-            passes[row, position] = exactly > 0
-            if exactly <= 0:
-                break
+    if (drafted & ~sure).any():
+        # Doubt about a position matters only when no earlier one has surely failed.
+        failed = drafted & sure & ~passes
+        reached: np.ndarray = np.cumsum(failed, axis=1) - failed == 0
+        doubtful = drafted & ~sure & reached
+        for row in np.flatnonzero(doubtful.any(axis=1)).tolist():
+            for position in np.flatnonzero(doubtful[row]).tolist():
+                exactly = _accept_exactly(batch, row, position)
+                accept_exact[row, position] = True
+                margin[row, position] = exact.to_float(exactly)
+                passes[row, position] = exactly > 0
+                if exactly <= 0:
+                    break
     num_accepted = np.cumprod(passes, axis=1, dtype=np.int32).sum(axis=1, dtype=np.int32)
 
     token = evidence.token.copy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
@@ -19,11 +19,12 @@ def number_of_cores() -> int:
     return os.cpu_count() or 1
 
 
-def in_threads(function: Callable[[_T], _R], items: Sequence[_T], threads: int) -> Iterable[_R]:
-    """The function of each item, in order, several at a time."""
+def in_threads(function: Callable[[_T], _R], items: Sequence[_T], threads: int) -> list[_R]:
+    """The function of each item, in order, several at a time; the first in this thread, which would only wait."""
     if len(items) == 1 or threads == 1:
-        return map(function, items)
-    return _pool(threads).map(function, items)
+        return [function(item) for item in items]
+    others = [_pool(threads).submit(function, item) for item in items[1:]]
+    return [function(items[0]), *(other.result() for other in others)]
 
 
 @cache

@@ -108,7 +108,7 @@ class _Task:
     def verify(self, part: Batch) -> Verification:
         """The answer for rows that are in memory."""
         threads = number_of_cores() if self.on_cpu else 1
-        computed = list(in_threads(self.compute, list(pieces(part, threads, validate=self.validate)), threads))
+        computed = in_threads(self.compute, list(pieces(part, threads, validate=self.validate)), threads)
         evidence, sums = (
             computed[0] if len(computed) == 1 else jax.tree.map(lambda *arrays: np.concatenate(arrays), *computed)
         )

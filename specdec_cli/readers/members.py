@@ -62,8 +62,8 @@ class StoredBytes:
         return os.pread(self._file, size, self._start + offset)
 
 
-class DeflatedBytes:
-    """A member that is compressed: zipfile unpacks it and checks its CRC.
+class UnpackedBytes:
+    """A member that zipfile unpacks, and whose CRC it checks: one that is compressed.
 
     Args:
       archive: for what is asked for out of turn, for which all of it is unpacked again, into memory.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import warnings
 import zipfile
 import zlib
@@ -24,7 +25,7 @@ from numpy.lib import format as npy
 
 from specdec_cli import shapes
 from specdec_cli.errors import InputError
-from specdec_cli.readers.members import COPY_AGAIN, DeflatedBytes, StoredBytes
+from specdec_cli.readers.members import COPY_AGAIN, StoredBytes, UnpackedBytes
 from specdec_cli.rows import RowsInFile, Source
 from specdec_cli.structure import AXES, PROB_DTYPES, PROB_FIELDS, check_structure
 
@@ -96,11 +97,11 @@ def _rows(
     member = archive.open(info)
     start = member.read(header.length)
     source: Source
-    if info.compress_type == zipfile.ZIP_STORED:
+    if info.compress_type == zipfile.ZIP_STORED and hasattr(os, "preadv"):
         assert archive.fp is not None
         source = StoredBytes(cast(BinaryIO, archive.fp), info, field, start)
     else:
-        source = DeflatedBytes(archive, info, field, member, header.length)
+        source = UnpackedBytes(archive, info, field, member, header.length)
     return RowsInFile(source, header.shape, header.dtype.newbyteorder("="), runs, header.dtype)
 
 
