@@ -5,7 +5,8 @@
 Contestants, each on the same float32 arrays (see `steps.py`), taking turns; shown are medians of ROUNDS after
 one round that compiles. Every turn waits for its results.
 
-    verify     specdec_cli.verify(..., validate=False): exact, on all cores
+    verify     specdec_cli.verify(..., validate=False): exact, its rows shared between the cores where that pays
+    one core   the same with one thread of its own
     textbook   the step as papers and engines have it, in one `jax.jit`, in float32: u < p/q, the residual or the
                bonus row, normalised, a cumulative sum, the first entry above s
     torch      the same in PyTorch, eager, with as many threads as there are cores
@@ -13,10 +14,10 @@ one round that compiles. Every turn waits for its results.
                thread that does nothing but read what a draw needs (on a GPU: gathered and summed by JAX)
     validated  specdec_cli.verify(..., validate=True), which reads all rows, and beside it a sum of all
 
-A = verify/sum, B = textbook/verify, C = torch/verify, D = validated/sum of all; nan where PyTorch, or its support
-of the GPU, is not installed. `num_accepted` must be the same everywhere, except where u·q and p are closer than
-float32 tells apart. "mis-drawn" counts the rows of the textbook and of PyTorch in which a running sum in float32
-comes to another token than exact arithmetic does.
+A = verify/sum, B = textbook/verify, C = torch/verify, D = validated/sum of all, E = one core/verify; nan where
+PyTorch, or its support of the GPU, is not installed. `num_accepted` must be the same everywhere, except where u·q
+and p are closer than float32 tells apart. "mis-drawn" counts the rows of the textbook and of PyTorch in which a
+running sum in float32 comes to another token than exact arithmetic does.
 """
 
 import argparse
@@ -33,6 +34,7 @@ import numpy as np
 from steps import Steps
 
 import specdec_cli
+from specdec_cli import verification
 from specdec_cli.threads import number_of_cores
 
 try:
@@ -41,7 +43,7 @@ except ImportError:
     torch = None
 
 SHAPES = (32, 5, 128_256), (64, 5, 32_000), (256, 4, 32_000), (1, 5, 128_256)
-NAMES = ("verify", "sum", "textbook", "torch", "validated", "sum of all")
+NAMES = ("verify", "one core", "sum", "textbook", "torch", "validated", "sum of all")
 
 
 @jax.jit
@@ -80,11 +82,18 @@ def sums_on_device(p, q, n):
     return p[rows, n].sum(axis=1), q[rows, jnp.minimum(n, q.shape[1] - 1)].sum(axis=1)
 
 
+def on_one_core(arrays):
+    verification.number_of_cores = lambda: 1
+    jax.block_until_ready(specdec_cli.verify(*arrays, validate=False))
+    verification.number_of_cores = number_of_cores
+
+
 def contestants(arrays, n, device):
     """name → a call that waits for its results."""
     _, q, p, *_ = arrays
     calls = {
         "verify": lambda: jax.block_until_ready(specdec_cli.verify(*arrays, validate=False)),
+        "one core": lambda: on_one_core(arrays),
         "textbook": lambda: jax.block_until_ready(textbook(*arrays)),
         "validated": lambda: jax.block_until_ready(specdec_cli.verify(*arrays, validate=True)),
         "sum": lambda: jax.block_until_ready(sums_on_device(p, q, n)),
@@ -136,7 +145,13 @@ def measure(shape, device, rounds):
 def line_of(found):
     took = dict.fromkeys(NAMES, math.nan) | found["milliseconds"]
     times = "".join(f"{took[name]:11.2f}" for name in NAMES)
-    ratios = ("verify", "sum"), ("textbook", "verify"), ("torch", "verify"), ("validated", "sum of all")
+    ratios = (
+        ("verify", "sum"),
+        ("textbook", "verify"),
+        ("torch", "verify"),
+        ("validated", "sum of all"),
+        ("one core", "verify"),
+    )
     factors = "".join(f"{took[one] / took[other]:6.2f}" for one, other in ratios)
     drawn = "/".join(str(count) for count in found["mis_drawn"].values())
     return f"{'×'.join(map(str, found['shape'])):>12}{times}{factors}{drawn:>11}"
@@ -158,7 +173,8 @@ def main():
     else:
         print("PyTorch is not installed: the extra `bench` brings it (pip install -e '.[bench]').")
     print(f"{device.device_kind}, {number_of_cores()} cores, jax {jax.__version__}; milliseconds")
-    print(f"{'B×G×V':>12}{''.join(f'{name:>11}' for name in NAMES)}{'A':>6}{'B':>6}{'C':>6}{'D':>6}  mis-drawn")
+    heads = "".join(f"{name:>11}" for name in NAMES) + "".join(f"{letter:>6}" for letter in "ABCDE")
+    print(f"{'B×G×V':>12}{heads}  mis-drawn")
     steps = []
     for shape in SHAPES:
         steps.append(measure(shape, device, asked.rounds))
