@@ -14,9 +14,16 @@ def main() -> None:
     try:
         cli.main()
     except SystemExit as ended:
-        if isinstance(ended.code, int) and sys.getprofile() is None and sys.gettrace() is None:
+        if isinstance(ended.code, int) and not _is_watched():
             leave(ended.code)
         raise
+
+
+def _is_watched() -> bool:
+    """Whether a profiler or debugger is there, which has something to do at the end."""
+    monitoring = getattr(sys, "monitoring", None)  # Python 3.12
+    tools = [monitoring.get_tool(number) for number in range(6)] if monitoring else []
+    return any([sys.getprofile(), sys.gettrace(), *tools])
 
 
 def leave(code: int) -> None:

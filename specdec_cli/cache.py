@@ -116,10 +116,10 @@ def _own(folder: Path) -> None:
         mode = parent.stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise PermissionError(0, f"everybody may write to {parent}")
-    if stat.S_IMODE(status.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
-        _empty(folder)  # of what others may have put there
     if stat.S_IMODE(status.st_mode) != 0o700:
         folder.chmod(0o700)
+    if stat.S_IMODE(status.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
+        _empty(folder)
     if not os.access(folder, os.W_OK):
         raise PermissionError(0, "it is not writable")
 
@@ -136,7 +136,8 @@ def _entries(folder: Path) -> list[tuple[Path, os.stat_result]]:
 
 
 def _empty(folder: Path) -> None:
-    for path, _ in _entries(folder):
+    """Of everything that others may have put there, links included."""
+    for path in list(folder.iterdir()):
         with suppress(OSError):
             path.unlink()
 

@@ -31,15 +31,15 @@ def find_device(platform: str | None) -> jax.Device | None:
     return None
 
 
-def platform_of(array: jax.Array) -> str:
-    """Where an array lives: "cpu", "gpu" or "tpu"."""
-    return str(next(iter(array.devices())).platform)
+def home_of(array: jax.Array) -> jax.Device:
+    """The device, or the first of those, where an array lives."""
+    return min(array.devices(), key=lambda device: device.id)
 
 
-def default_platform(device: jax.Device | None) -> str:
-    """The platform that a NumPy array goes to, with `device` or without."""
-    chosen = device or jax.config.jax_default_device or jax.devices()[0]  # type: ignore[attr-defined]
-    return str((jax.devices(chosen)[0] if isinstance(chosen, str) else chosen).platform)
+def default_device() -> jax.Device:
+    """The device that a NumPy array goes to: the caller's choice for this thread, or JAX's."""
+    chosen = jax.config.jax_default_device or jax.devices()[0]  # type: ignore[attr-defined]
+    return jax.devices(chosen)[0] if isinstance(chosen, str) else chosen
 
 
 def computes_float64(platform: str) -> bool:

@@ -51,7 +51,8 @@ def _devices() -> dict[str, Any]:
     try:
         with loading_jax():
             from specdec_cli import devices
-        default = devices.default_platform(devices.find_device(None))
+        devices.find_device(None)  # which says what is wrong
+        default = devices.default_device().platform
     except SpecdecError as error:
         return {"error": error.sentence}
     float64 = devices.computes_float64(default)

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from specdec_cli.rounding import BLOCK, Precision, accept_bound, draw_bound
-from specdec_cli.sums import Form, block_sums, form_of, row_sums, running_sum, widen, window_of
+from specdec_cli.sums import Form, block_sums, form_of, row_sums, running_sum, total, widen, window_of
 
 
 class Evidence(NamedTuple):
@@ -208,7 +208,7 @@ def verify_rows(
         residual_window, places, vocabulary, sample_uniforms[rows].astype(dtype), form
     )
     # Only a reading error needs the sum of p and q, so only then are they summed.
-    weight = running_sum(block_sums(weight_window, places, vocabulary, form))[:, -1] if how.reading_error else mass
+    weight = total(block_sums(weight_window, places, vocabulary, form)) if how.reading_error else mass
     return Evidence(
         num_accepted=accepted,
         token=token,

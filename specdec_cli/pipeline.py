@@ -135,7 +135,7 @@ def _failure(error: Exception, source: str, line: int | None = None) -> SpecdecE
     fault = error if isinstance(error, EnvironmentFault) else fault_of(error)
     if fault is None or not fault.of_one:
         raise error
-    fault.source = source
+    fault.source = fault.source or source
     return fault
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import jax
@@ -36,58 +37,70 @@ class Programs:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._loaded: dict[Any, Callable[..., Any]] = {}
+        self._lock = Lock()  # so that threads compile a program once
 
-    def run(self, function: Any, arrays: Mapping[str, Any], **options: Any) -> Any:
+    def run(self, function: Any, arrays: Mapping[str, Any], device: jax.Device, **options: Any) -> Any:
         """Call a jitted function; a program for it is loaded, or else compiled and kept.
 
         Args:
           function: a function of `kernel.py`.
-          arrays: its arrays by name, NumPy or JAX, on JAX's default device.
+          arrays: its arrays by name, NumPy or JAX.
+          device: where it computes: JAX's default device as of now.
           options: its static arguments.
         """
         if self._folder is None or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return function(**arrays, **options)
         shapes = tuple((name, array.shape, array.dtype.name) for name, array in arrays.items())
-        key = function.__name__, shapes, tuple(options.items())
-        program = self._loaded.get(key)
-        if program is None:
-            path = self._folder / (_DIGEST(repr((key, self._made_from)).encode()).hexdigest() + SUFFIX)
-            program = self._loaded[key] = _load(path) or _compile(path, function, arrays, options)
+        key = function.__name__, shapes, tuple(options.items()), str(device)
+        with self._lock:
+            program = self._loaded.get(key)
+            if program is None:
+                made_from = repr((key, _made_from(device), self._sources)).encode()
+                path = self._folder / (_DIGEST(made_from).hexdigest() + SUFFIX)
+                program = _load(path, device) or _compile(path, function, arrays, options)
+                self._loaded[key] = program
         return program(**arrays)
 
     @cached_property
-    def _made_from(self) -> list[Any]:
-        """What a program depends on, besides its function's arguments."""
-        device = jax.devices()[0]
-        sources = [Path(module.__file__).read_bytes() for module in (kernel, sums, rounding) if module.__file__]
-        settings = sorted(item for item in os.environ.items() if item[0].startswith(_SETTINGS))
-        platform = device.platform, device.device_kind, device.client.platform_version
-        return [
-            jax.__version__,
-            jaxlib.version.__version__,
-            platform,
-            settings,
-            _DIGEST(b"".join(sources)).digest(),
-        ]
+    def _sources(self) -> list[bytes]:
+        """What the functions are written as, wherever they were imported from."""
+        specs = [module.__spec__ for module in (kernel, sums, rounding)]
+        return [_DIGEST(spec.loader.get_data(spec.origin)).digest() for spec in specs]  # type: ignore[union-attr]
 
 
-def _load(path: Path) -> Callable[..., Any] | None:
+def _made_from(device: jax.Device) -> list[Any]:
+    """What a program depends on, besides its function and arguments."""
+    settings = sorted(item for item in os.environ.items() if item[0].startswith(_SETTINGS))
+    platform = device.platform, device.device_kind, device.client.platform_version
+    return [jax.__version__, jaxlib.version.__version__, platform, settings]
+
+
+def _load(path: Path, device: jax.Device) -> Callable[..., Any] | None:
     """The program that is kept there, whole; None if there is none, or not for this JAX."""
     with suppress(Exception):  # it is only a cache
-        data = path.read_bytes()
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
+            if hasattr(os, "geteuid") and os.fstat(file.fileno()).st_uid != os.geteuid():
+                return None
+            data = file.read()
         digest, program = data[: _DIGEST().digest_size], data[_DIGEST().digest_size :]
         if _DIGEST(program).digest() == digest:
             os.utime(path)  # it was used
-            loaded: Callable[..., Any] = serialize_executable.deserialize_and_load(*pickle.loads(program))
+            executable, in_tree, out_tree = pickle.loads(program)
+            loaded: Callable[..., Any] = serialize_executable.deserialize_and_load(
+                executable, in_tree, out_tree, backend=device.client, execution_devices=[device]
+            )
             return loaded
     return None
 
 
 def _compile(path: Path, function: Any, arrays: Mapping[str, Any], options: Any) -> Callable[..., Any]:
     compiled: jax.stages.Compiled = function.lower(**arrays, **options).compile()
+    unfinished = path.with_name(f"{path.name}-{os.getpid()}")
     with suppress(Exception):
         program = pickle.dumps(serialize_executable.serialize(compiled))
-        unfinished = path.with_name(f"{path.name}-{os.getpid()}")
-        unfinished.write_bytes(_DIGEST(program).digest() + program)
-        unfinished.replace(path)
+        try:
+            unfinished.write_bytes(_DIGEST(program).digest() + program)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     return compiled

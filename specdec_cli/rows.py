@@ -35,7 +35,11 @@ class Source(Protocol):
         """
 
     def at(self, offset: int, size: int) -> bytes:
-        """Any of the bytes, wherever reading is."""
+        """Any of the bytes, wherever reading is.
+
+        Raises:
+          InputError: they cannot be read.
+        """
 
 
 class RowsInFile:
@@ -46,7 +50,6 @@ class RowsInFile:
       shape: (B, M, V), without a zero.
       dtype: what is stored; rows come in native byte order.
       runs: how many rows come at a time; together B, the first no fewer than the others.
-      stored_as: the dtype with the byte order of the bytes.
     """
 
     def __init__(
@@ -55,11 +58,10 @@ class RowsInFile:
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         runs: list[int],
-        stored_as: np.dtype[Any],
     ) -> None:
-        self.shape, self.dtype, self.runs = shape, dtype, runs
+        self.shape, self.dtype, self.runs = shape, dtype.newbyteorder("="), runs
         self.ndim, self.size = len(shape), int(np.prod(shape, dtype=np.int64))
-        self._source, self._stored_as = source, stored_as
+        self._source, self._stored_as = source, dtype
         self._row_bytes = self.size // shape[0] * dtype.itemsize
         depth = min(max(AHEAD // (runs[0] * self._row_bytes), 2), len(runs))
         self._memory: list[np.ndarray | None] = [None] * depth

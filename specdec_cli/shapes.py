@@ -5,7 +5,8 @@ thousand numbers. Small batches are therefore padded to shapes that many share, 
 read: a shorter draft ends in `PAD`s, a token of probability 0 is never drawn, and rows know nothing of each other.
 Large ones, where a padded copy would cost more than it saves, are cut into runs of 1, 2, 4, 8, … rows.
 
-Arrays that live on a device have been given a shape by the caller's program, and stay as they are.
+Arrays that live on a device have been given a shape by the caller's program: they are neither padded nor cut, but
+threads may take a share of their rows each.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from specdec_cli.batch import PAD, Batch, is_jax
+from specdec_cli.buffers import empty
 from specdec_cli.rows import RowsInFile
 from specdec_cli.structure import AXES
 
@@ -58,7 +60,11 @@ def pieces(batch: Batch, threads: int = 1, *, validate: bool = True) -> Iterator
     arrays = {name: getattr(batch, name) for name in AXES}
     itemsize = max(arrays["draft_probs"].dtype.itemsize, arrays["target_probs"].dtype.itemsize)
     row_bytes = (2 * positions + 1) * vocabulary * itemsize
-    if is_jax(batch.draft_probs) or is_jax(batch.target_probs):
+    probs = batch.draft_probs, batch.target_probs
+    if any(map(is_jax, probs)):
+        # A NumPy array is given whole to every program, and several devices work together: both want one program.
+        if not all(is_jax(each) and len(each.devices()) == 1 for each in probs):
+            threads = 1
         read = rows * (row_bytes if validate else 2 * vocabulary * itemsize)
         yield from _shares(arrays, rows, min(threads, rows, read // SHARE))
         return
@@ -129,6 +135,7 @@ def _shared(axis: str, length: int) -> int:
 
 
 def _padded(array: np.ndarray, name: str, size: dict[str, int]) -> np.ndarray:
-    padded = np.full([size[axis] for axis in AXES[name]], _FILLERS.get(name, 0), array.dtype)
+    padded = empty(tuple(size[axis] for axis in AXES[name]), array.dtype)
+    padded[...] = _FILLERS.get(name, 0)
     padded[tuple(slice(length) for length in array.shape)] = array
     return padded

@@ -37,11 +37,10 @@ ROW_BY_ROW = Form(
     add_up=lambda x: reduce(add, (x[:, i] for i in range(x.shape[1]))),
     at_once=1 << 14,
 )
-# A GPU or TPU fuses a sum with what it adds up. The barrier keeps two sums from being merged to one, of as many
-# additions as a block has entries.
+# A GPU or TPU fuses a sum with what it adds up.
 TOGETHER = Form(
     each=lambda function, rows: jax.vmap(function)(rows),
-    add_up=lambda x: lax.optimization_barrier(jnp.sum(x, axis=1)),  # type: ignore[no-untyped-call]
+    add_up=lambda x: _settled(jnp.sum(x, axis=1)),
     at_once=1 << 30,
 )
 
@@ -80,17 +79,32 @@ def block_sums(weights: Callable[[Any, Any, int], Array], rows: Any, vocabulary:
         parts.append(form.each(lambda at: of_stretch(at[0], at[1], size), (row_of_each, starts)))
     if rest := vocabulary - number * size:
         parts.append(form.each(lambda row: of_stretch(row, number * size, rest), rows))
-    return jnp.concatenate([part.reshape(count, -1) for part in parts], axis=1)
+    return _settled(jnp.concatenate([part.reshape(count, -1) for part in parts], axis=1))
 
 
 def running_sum(x: Array) -> Array:
     """Cumulative sums of non-negative numbers, (N, M) → (N, M), of few additions each: `LANES` by `LANES`."""
     if x.shape[1] <= LANES:
         return jnp.cumsum(x, axis=1)
-    groups = jnp.pad(x, ((0, 0), (0, -x.shape[1] % LANES))).reshape(x.shape[0], -1, LANES)
-    within = jnp.cumsum(groups, axis=2)
+    within = jnp.cumsum(_in_groups(x), axis=2)
     before = jnp.pad(jnp.cumsum(within[:, :-1, -1], axis=1), ((0, 0), (1, 0)))
     return (before[:, :, None] + within).reshape(x.shape[0], -1)[:, : x.shape[1]]
+
+
+def total(x: Array) -> Array:
+    """Sums of non-negative numbers, (N, M) → (N,), of no more additions than `running_sum` has."""
+    return jnp.sum(_settled(jnp.sum(_in_groups(x), axis=2)), axis=1)
+
+
+def _in_groups(x: Array) -> Array:
+    """(N, M) → (N, ⌈M/LANES⌉, LANES), filled up with zeros."""
+    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % LANES))).reshape(x.shape[0], -1, LANES)
+
+
+def _settled(x: Array) -> Array:
+    """The same; XLA merges no sum behind it with one before it, which would make one of too many additions."""
+    settled: Array = lax.optimization_barrier(x)  # type: ignore[no-untyped-call]
+    return settled
 
 
 @partial(jax.jit, static_argnames=("count", "how", "one_by_one"))
@@ -129,7 +143,7 @@ def row_sums(
         blocks = block_sums(
             lambda row, start, size: checked(row[start : start + size]), rows, vocabulary, TOGETHER
         )
-    return running_sum(blocks)[:, -1].reshape(count, positions)
+    return total(blocks).reshape(count, positions)
 
 
 def window_of(probs: Array, row: Array, position: Array, start: Any, size: int) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from specdec_cli import exact, kernel
 from specdec_cli.batch import Batch, Reading, is_jax, make_batch
 from specdec_cli.buffers import Scratch
 from specdec_cli.decide import Verification, decide, empty_residual_texts, joined, no_rows
-from specdec_cli.devices import computes_float64, default_platform, find_device, platform_of
+from specdec_cli.devices import computes_float64, default_device, find_device, home_of
 from specdec_cli.errors import EmptyResidualWarning, InputError
 from specdec_cli.kernel import Evidence
 from specdec_cli.programs import Programs
@@ -67,20 +68,16 @@ def verify_batch(
             raise InputError(
                 f"is on {homes[0]}, target_probs on {homes[1]}", "put both on one device", field="draft_probs"
             )
-    platform = (
-        platform_of(batch.target_probs)
-        if is_jax(batch.target_probs) and where is None
-        else default_platform(where)
-    )
-    dtype = dtype or ("float64" if computes_float64(platform) else "float32")
+    if where is None:
+        on_device = [probs for probs in (batch.target_probs, batch.draft_probs) if is_jax(probs)]
+        where = home_of(on_device[0]) if on_device else default_device()
+    dtype = dtype or ("float64" if computes_float64(where.platform) else "float32")
     how = precision(
         dtype,
         decimal=batch.reading is Reading.DECIMAL,
         input_bits=8 * min(getattr(batch, field).dtype.itemsize for field in PROB_FIELDS),
     )
-    task = _Task(
-        how, where, platform == "cpu", validate, sum_tolerance, batch.shape[1:], programs or Programs(None)
-    )
+    task = _Task(how, where, device is not None, validate, sum_tolerance, programs or Programs(None))
     found: list[Verification] = []
     try:
         for part in parts(batch):
@@ -96,19 +93,23 @@ class _Task:
     """What is to be done with every part of a batch."""
 
     how: Precision
-    where: jax.Device | None
-    on_cpu: bool
+    device: jax.Device
+    moves: bool
+    """Arrays on another device are to be computed with here."""
     validate: bool
     sum_tolerance: Fraction | None
-    axes: tuple[int, int]
-    """(G, V)."""
     programs: Programs
     scratch: Scratch = field(default_factory=Scratch)
 
     def verify(self, part: Batch) -> Verification:
         """The answer for rows that are in memory."""
         threads = number_of_cores() if self.on_cpu else 1
-        computed = in_threads(self.compute, list(pieces(part, threads, validate=self.validate)), threads)
+        _, positions, vocabulary = part.shape
+        computed = in_threads(
+            partial(self.compute, positions=positions),
+            list(pieces(part, threads, validate=self.validate)),
+            threads,
+        )
         evidence, sums = (
             computed[0] if len(computed) == 1 else jax.tree.map(lambda *arrays: np.concatenate(arrays), *computed)
         )
@@ -116,25 +117,31 @@ class _Task:
             if self.how.dtype == "float32":
                 sums = _judged_as_given(part, sums)
             # The zeros of padding are added without rounding, so V is the batch's own.
-            error = summation_error(self.axes[1], self.how.unit) + self.how.reading_error
+            error = summation_error(vocabulary, self.how.unit) + self.how.reading_error
             check_distributions(part, sums, error, self.sum_tolerance)
         return decide(part, evidence)
 
-    def compute(self, piece: Piece) -> tuple[Evidence, dict[str, np.ndarray]]:
+    @property
+    def on_cpu(self) -> bool:
+        """Rows are computed one by one, in memory that JAX can take as it is."""
+        return bool(self.device.platform == "cpu")
+
+    def compute(self, piece: Piece, positions: int) -> tuple[Evidence, dict[str, np.ndarray]]:
         """The kernel's evidence, and where it is asked for its sums, of a piece's own rows and positions."""
-        # A context, because the caller's process may well want float32 everywhere else.
+        # Contexts, because the caller's process may well want something else, and every thread has its own.
         # Padding may hold NaN, and what overflows in float32 is decided exactly: neither is a fault to stop at.
-        with jax.enable_x64(self.how.dtype == "float64"), jax.debug_nans(False), jax.debug_infs(False):
+        with (
+            jax.enable_x64(self.how.dtype == "float64"),
+            jax.default_device(self.device),
+            jax.debug_nans(False),
+            jax.debug_infs(False),
+        ):
             placed = {name: self.placed(name, array) for name, array in piece.arrays.items()}
             placed["first"] = np.int32(piece.first)
             function = kernel.verify_rows_and_sums if self.validate else kernel.verify_rows
             options = {"count": piece.count, "how": self.how, "one_by_one": self.on_cpu}
-            if self.where is None:
-                got = self.programs.run(function, placed, **options)
-            else:
-                got = function(**placed, **options)
+            got = self.programs.run(function, placed, self.device, **options)
             evidence, sums = jax.tree.map(np.asarray, got if self.validate else (got, {}))
-        positions = self.axes[0]
         cut = (part[piece.own, :positions] if part.ndim == 2 else part[piece.own] for part in evidence)
         own = {name: part[piece.own, : positions + (name == "target_probs")] for name, part in sums.items()}
         return Evidence._make(cut), own
@@ -144,8 +151,8 @@ class _Task:
         if self.how.dtype == "float32" and array.dtype == np.float64:
             with np.errstate(all="ignore"):  # what overflows becomes infinity, which the exact path then decides
                 array = np.asarray(array).astype(np.float32)
-        if self.where is not None:
-            array = jax.device_put(array, self.where)
+        if self.moves and is_jax(array):
+            array = jax.device_put(array, self.device)
         return array if is_jax(array) or not self.on_cpu else self.scratch.aligned(name, array)
 
 

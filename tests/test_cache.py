@@ -6,10 +6,13 @@ import stat
 import subprocess
 import sys
 
+import numpy as np
 import pytest
-from helpers import BASE, BASE_ANSWER, to_json
+from generate import batch
+from helpers import BASE, BASE_ANSWER, to_json, verify
 
-from specdec_cli import cache
+from specdec_cli import cache, shapes
+from specdec_cli import programs as kept
 
 VARIABLES = (cache.CHOOSE, cache.TURN_OFF, cache._JAX_FOLDER, cache._JAX_SWITCH)
 
@@ -124,6 +127,8 @@ def test_what_others_could_write_is_not_run(monkeypatch, tmp_path):
     folder.mkdir(parents=True)
     folder.chmod(0o770)
     (folder / "planted.program").write_bytes(b"x")
+    (tmp_path / "theirs").write_bytes(b"x")
+    (folder / "linked.program").symlink_to(tmp_path / "theirs")
     assert cache.prepare().folder == folder
     assert (mode(folder), programs(folder)) == (0o700, [])
     folder.parent.chmod(0o777)
@@ -176,6 +181,41 @@ def test_above_the_limit_what_was_used_longest_ago_goes(monkeypatch, tmp_path):
     assert [path.name for path in programs(folder)] == [f"{age:02}.program" for age in range(5)]
     cache.prepare()
     assert len(programs(folder)) == 5
+
+
+def test_a_link_to_a_program_is_not_followed(process, tmp_path):
+    run(process, tmp_path)
+    (path,) = programs(tmp_path / "home")
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    run(process, tmp_path)
+    assert not path.is_symlink()  # a program of our own stands in its place
+
+
+def test_a_program_is_found_again_where_there_are_several_devices(process, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
+    run(process, tmp_path)
+    (path,) = programs(tmp_path / "home")
+    before = path.stat().st_ino
+    run(process, tmp_path)
+    assert [path.stat().st_ino for path in programs(tmp_path / "home")] == [before]
+
+
+def test_threads_compile_a_program_once(tmp_path, monkeypatch):
+    found = []
+    real = kept._compile
+    monkeypatch.setattr(kept, "_compile", lambda *given: found.append(given) or real(*given))
+    monkeypatch.setattr(shapes, "SMALL", 0)
+    monkeypatch.setattr(shapes, "LARGE", 1)
+    fields = batch(np.random.default_rng(0), "mixed", 6, 2, 40)
+    verify(fields, programs=kept.Programs(tmp_path))
+    assert len(found) == 1
+
+
+def test_what_is_kept_is_told_from_what_is_not_finished(process, tmp_path):
+    run(process, tmp_path)
+    (path,) = programs(tmp_path / "home")
+    assert path.name.endswith(cache.SUFFIX)
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 50, None])

@@ -190,6 +190,20 @@ def test_sums_of_float32_err_by_no_more_than_their_bound(vocabulary, one_by_one)
 
 
 @pytest.mark.parametrize("one_by_one", [True, False])
+@pytest.mark.parametrize("vocabulary", [1000, 2048, 3000, 3840, 40_000])
+def test_no_two_sums_are_merged_into_one_of_too_many_additions(vocabulary, one_by_one):
+    """1, and in each lane of each block what is lost when it is added to 1 alone."""
+    how = precision("float32", decimal=False, input_bits=32)
+    row = np.zeros(vocabulary, np.float32)
+    row[np.arange(vocabulary) % BLOCK < LANES] = 0.99 * 2.0**-24
+    row[0] = 1
+    exact = sum(map(Fraction, row.tolist()))
+    got = np.asarray(row_sums(np.tile(row, (3, 3, 1)), how=how, one_by_one=one_by_one))
+    for found in got.flat:
+        assert abs(Fraction(float(found)) - exact) <= Fraction(summation_error(vocabulary, how.unit)) * exact
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1.0, -1e-40])
 def test_a_row_with_an_entry_that_is_no_probability_has_no_sum(bad, one_by_one):
     how = precision("float32", decimal=False, input_bits=32)

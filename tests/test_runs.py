@@ -3,6 +3,7 @@
 Here a run is one row, so that small files are read as large ones are.
 """
 
+import io
 import json
 import os
 import re
@@ -26,8 +27,13 @@ DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, ">f4", ">f8"]
 
 @pytest.fixture
 def by_runs(monkeypatch):
-    """Read in runs of one row from here on; before it, inputs are read whole."""
-    return lambda: monkeypatch.setattr(shapes, "LARGE", 1)
+    """Read in runs of one row, two ahead, from here on; before it, inputs are read whole."""
+
+    def begin():
+        monkeypatch.setattr(shapes, "LARGE", 1)
+        monkeypatch.setattr(rows, "AHEAD", 1)
+
+    return begin
 
 
 def step(seed=0, number=9, positions=3, vocabulary=12, kind="dyadic"):
@@ -116,6 +122,21 @@ def test_a_pipe_is_kept_in_a_file_when_it_is_large(specdec, tmp_path, by_runs, m
     assert b"Traceback" not in ended.stderr
 
 
+def test_a_pipe_may_unpack_to_more_than_it_is(tmp_path):
+    """Its deflated member makes a small archive a large input; its stored member has no file to be read from."""
+    fields = step(vocabulary=1000)
+    path = tmp_path / "mixed.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in fields.items():
+            buffer = io.BytesIO()
+            np.save(buffer, array)
+            how = zipfile.ZIP_DEFLATED if name == "draft_probs" else zipfile.ZIP_STORED
+            archive.writestr(f"{name}.npy", buffer.getvalue(), how)
+    ended = from_pipe(path.read_bytes(), LARGE=str(len(path.read_bytes()) + 1))
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert len(json.loads(ended.stdout)["tokens"]) == 9
+
+
 def from_pipe(data, **variables):
     return subprocess.run(
         [sys.executable, "-c", CODE, "run", "-"],
@@ -130,7 +151,7 @@ def from_pipe(data, **variables):
 CODE = """
 import os, sys, tempfile
 from specdec_cli import rows, shapes
-shapes.LARGE, rows.AHEAD = 1 << 10, 1 << 12
+shapes.LARGE, rows.AHEAD = int(os.environ.get("LARGE", 1 << 10)), 1 << 12
 if "NO_TEMPORARY_FOLDER" in os.environ:
     tempfile._get_default_tempdir = lambda *_: tempfile._os.stat(os.environ["TMPDIR"])
 from specdec_cli.__main__ import main
@@ -200,8 +221,7 @@ def test_no_flipped_bit_changes_an_answer_unseen(specdec, tmp_path, by_runs, how
         assert "Traceback" not in ended.err
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path, by_runs, monkeypatch):
-    monkeypatch.setattr(rows, "AHEAD", 1)
+def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path, by_runs):
     path = save(tmp_path / "step.npz", step(number=60))
     by_runs()
     found = next(documents := readers.documents(str(path))).batch()
@@ -211,6 +231,18 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path, by_runs, mon
     os.truncate(path, start + 200)
     with pytest.raises(InputError, match=r"ends before it does|Bad CRC"):
         list(parts)
+    documents.close()
+
+
+def test_a_file_that_shrank_is_an_error_of_what_is_read_later_too(tmp_path, by_runs):
+    path = save(tmp_path / "step.npz", step())
+    by_runs()
+    found = next(documents := readers.documents(str(path))).batch()
+    list(shapes.parts(found))
+    assert found.draft_probs[8, 2].shape == (12,)
+    os.truncate(path, 2000)
+    with pytest.raises(InputError, match="ends before it does"):
+        found.target_probs[8, 2]
     documents.close()
 
 

@@ -1,12 +1,15 @@
 """Inputs of many shapes share few programs, and the shape that is computed in changes no answer."""
 
+import threading
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from generate import batch
 from helpers import FIELDS, answer, verify
 
-from specdec_cli import kernel, shapes
+from specdec_cli import kernel, programs, shapes
 from specdec_cli.batch import make_batch
 
 
@@ -69,6 +72,29 @@ def test_arrays_on_a_device_are_shared_between_threads_and_never_copied(rows, mo
     shared = answer(verify(fields))
     monkeypatch.undo()
     assert shared == answer(verify(fields))
+
+
+def test_a_numpy_array_beside_one_on_a_device_is_not_copied_for_every_thread(monkeypatch):
+    monkeypatch.setattr(shapes, "SHARE", 1)
+    fields = step(8, 8, 2, 300, np.float32)
+    fields["draft_probs"] = jnp.asarray(fields["draft_probs"])
+    (piece,) = shapes.pieces(make_batch(fields), 4)
+    assert (piece.first, piece.count) == (0, 8)
+
+
+def test_threads_compute_where_their_caller_would(monkeypatch):
+    monkeypatch.setattr(shapes, "SMALL", 0)
+    monkeypatch.setattr(shapes, "LARGE", 1)
+    device, found = jax.devices()[0], set()
+
+    class Programs(programs.Programs):
+        def run(self, *arguments, **options):
+            found.add((threading.current_thread().name[:7], jax.config.jax_default_device))
+            return super().run(*arguments, **options)
+
+    with jax.default_device(device):
+        verify(step(0, 6, 2, 50), programs=Programs(None))
+    assert {where for _, where in found} == {device}
 
 
 def test_a_fault_in_a_later_run_is_named_by_its_row_in_the_batch(monkeypatch):

@@ -112,6 +112,9 @@ def documents(name: str, wanted: Collection[str] = AXES) -> Iterator[Document]:
                 yield from _json_documents(Lines(stream, start), source, wanted)
     except InputError as error:
         raise error.named(source) from None
+    except EnvironmentFault as error:
+        error.source = source
+        raise
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", source=source) from None
 
@@ -194,10 +197,13 @@ def _seekable(stream: BinaryIO, start: bytes) -> Iterator[BinaryIO]:
 def _on_disk(piece: bytes, stream: BinaryIO) -> BinaryIO:
     """A piece of a stream and all that follows, in a file without a name: it may be more than the memory holds."""
     file = None
-    while piece:
+    while True:
         try:
             file = file or TemporaryFile()  # noqa: SIM115
             file.write(piece)
+            if not piece:
+                file.seek(0)
+                return cast(BinaryIO, file)
         except OSError as error:
             raise EnvironmentFault(
                 f"a large NPZ from a pipe is kept in a temporary file, which cannot be written: {error.strerror}",
@@ -205,9 +211,6 @@ def _on_disk(piece: bytes, stream: BinaryIO) -> BinaryIO:
                 of_one=True,
             ) from None
         piece = stream.read(_PIECE)
-    assert file is not None
-    file.seek(0)
-    return cast(BinaryIO, file)
 
 
 def _refuse_other_formats(start: bytes) -> None:

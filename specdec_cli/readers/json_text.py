@@ -191,8 +191,8 @@ def _numbers(field: str, level: list[list[Any]], shape: list[int]) -> np.ndarray
         except (TypeError, OverflowError):
             fine = False
         if not fine:
-            last = next(i for i, leaf in enumerate(leaves) if type(leaf) not in allowed or _is_beyond(leaf, whole))
-            _bad_leaf(field, leaves[last], (*_unravel(flat, shape[:-1]), last), whole)
+            bad = next(i for i, leaf in enumerate(leaves) if type(leaf) not in allowed or _is_beyond(leaf, whole))
+            _bad_leaf(field, leaves[bad], (*_unravel(flat, shape[:-1]), bad), whole)
     return numbers.reshape(shape)
 
 

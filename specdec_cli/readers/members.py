@@ -11,6 +11,7 @@ from typing import IO, BinaryIO
 from specdec_cli.errors import InputError
 
 COPY_AGAIN = "was it copied or written to its end? `unzip -t FILE` checks it"
+_ENDS_EARLY = "is damaged: the file ends before it does"
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _PIECE = 1 << 20
 """Bytes that zipfile is asked for at a time."""
@@ -45,7 +46,7 @@ class StoredBytes:
             except OSError as error:
                 raise InputError(f"cannot be read: {error.strerror or error}", field=self._field) from None
             if count == 0:
-                raise InputError("is damaged: the file ends before it does", COPY_AGAIN, field=self._field)
+                raise InputError(_ENDS_EARLY, COPY_AGAIN, field=self._field)
             taken += count
             self._at += count
         self._crc = zlib.crc32(memory, self._crc)
@@ -59,7 +60,13 @@ class StoredBytes:
 
     def at(self, offset: int, size: int) -> bytes:
         """See `rows.Source`."""
-        return os.pread(self._file, size, self._start + offset)
+        try:
+            found = os.pread(self._file, size, self._start + offset)
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror or error}", field=self._field) from None
+        if len(found) < size:
+            raise InputError(_ENDS_EARLY, COPY_AGAIN, field=self._field)
+        return found
 
 
 class UnpackedBytes:

@@ -97,12 +97,19 @@ def _rows(
     member = archive.open(info)
     start = member.read(header.length)
     source: Source
-    if info.compress_type == zipfile.ZIP_STORED and hasattr(os, "preadv"):
-        assert archive.fp is not None
+    if info.compress_type == zipfile.ZIP_STORED and _is_file(archive.fp):
         source = StoredBytes(cast(BinaryIO, archive.fp), info, field, start)
     else:
         source = UnpackedBytes(archive, info, field, member, header.length)
-    return RowsInFile(source, header.shape, header.dtype.newbyteorder("="), runs, header.dtype)
+    return RowsInFile(source, header.shape, header.dtype, runs)
+
+
+def _is_file(stream: Any) -> bool:
+    """Whether it can be read at any place, by its descriptor."""
+    try:
+        return hasattr(os, "preadv") and stream.fileno() >= 0
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 @dataclass(frozen=True)
