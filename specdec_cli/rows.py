@@ -62,8 +62,8 @@ class RowsInFile:
         self.shape, self.dtype, self.runs = shape, dtype.newbyteorder("="), runs
         self.ndim, self.size = len(shape), int(np.prod(shape, dtype=np.int64))
         self._source, self._stored_as = source, dtype
-        self._row_bytes = self.size // shape[0] * dtype.itemsize
-        depth = min(max(AHEAD // (runs[0] * self._row_bytes), 2), len(runs))
+        run_bytes = runs[0] * self.size // shape[0] * dtype.itemsize
+        depth = min(max(AHEAD // run_bytes, 2), len(runs))
         self._memory: list[np.ndarray | None] = [None] * depth
         self._next = 0
         self._reader = ThreadPoolExecutor(1, "specdec-reader")

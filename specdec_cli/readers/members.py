@@ -6,15 +6,32 @@ import os
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, BinaryIO
 
 from specdec_cli.errors import InputError
 
 COPY_AGAIN = "was it copied or written to its end? `unzip -t FILE` checks it"
-_ENDS_EARLY = "is damaged: the file ends before it does"
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _PIECE = 1 << 20
 """Bytes that zipfile is asked for at a time."""
+
+
+@contextmanager
+def damage(problem: str, field: str | None = None) -> Iterator[None]:
+    """Name the fault of an archive.
+
+    zipfile answers damaged bytes with BadZipFile, EOFError, zlib.error, struct.error, NotImplementedError,
+    RuntimeError, ValueError, OSError and more, by where the damage is; there is no list to rely on.
+    """
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        said = (str(error) or type(error).__name__)[:200]
+        raise InputError(f"{problem}: {said}", COPY_AGAIN, field=field) from None
 
 
 class StoredBytes:
@@ -39,16 +56,8 @@ class StoredBytes:
 
     def read_into(self, memory: memoryview) -> None:
         """See `rows.Source`."""
-        taken = 0
-        while taken < len(memory):
-            try:
-                count = os.preadv(self._file, [memory[taken:]], self._at)
-            except OSError as error:
-                raise InputError(f"cannot be read: {error.strerror or error}", field=self._field) from None
-            if count == 0:
-                raise InputError(_ENDS_EARLY, COPY_AGAIN, field=self._field)
-            taken += count
-            self._at += count
+        self._read(memory, self._at)
+        self._at += len(memory)
         self._crc = zlib.crc32(memory, self._crc)
 
     def end(self) -> None:
@@ -60,13 +69,20 @@ class StoredBytes:
 
     def at(self, offset: int, size: int) -> bytes:
         """See `rows.Source`."""
-        try:
-            found = os.pread(self._file, size, self._start + offset)
-        except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror or error}", field=self._field) from None
-        if len(found) < size:
-            raise InputError(_ENDS_EARLY, COPY_AGAIN, field=self._field)
-        return found
+        memory = bytearray(size)
+        self._read(memoryview(memory), self._start + offset)
+        return bytes(memory)
+
+    def _read(self, memory: memoryview, place: int) -> None:
+        taken = 0
+        while taken < len(memory):
+            try:
+                count = os.preadv(self._file, [memory[taken:]], place + taken)
+            except OSError as error:
+                raise InputError(f"cannot be read: {error.strerror or error}", field=self._field) from None
+            if count == 0:
+                raise InputError("is damaged: the file ends before it does", COPY_AGAIN, field=self._field)
+            taken += count
 
 
 class UnpackedBytes:
@@ -105,15 +121,11 @@ class UnpackedBytes:
     def at(self, offset: int, size: int) -> bytes:
         """See `rows.Source`."""
         if self._whole is None:
-            self._whole = self._archive.read(self._info)
+            with damage("is damaged", self._field):
+                self._whole = self._archive.read(self._info)
         start = self._header_length + offset
         return self._whole[start : start + size]
 
     def _read(self, size: int) -> bytes:
-        try:
+        with damage("is damaged", self._field):
             return self._member.read(size)
-        except MemoryError:
-            raise
-        except Exception as error:  # zipfile and zlib answer damage with many kinds
-            said = (str(error) or type(error).__name__)[:200]
-            raise InputError(f"is damaged: {said}", COPY_AGAIN, field=self._field) from None

@@ -25,7 +25,7 @@ from numpy.lib import format as npy
 
 from specdec_cli import shapes
 from specdec_cli.errors import InputError
-from specdec_cli.readers.members import COPY_AGAIN, StoredBytes, UnpackedBytes
+from specdec_cli.readers.members import COPY_AGAIN, StoredBytes, UnpackedBytes, damage
 from specdec_cli.rows import RowsInFile, Source
 from specdec_cli.structure import AXES, PROB_DTYPES, PROB_FIELDS, check_structure
 
@@ -57,7 +57,7 @@ def open_fields(stream: BinaryIO, wanted: Collection[str] = AXES) -> Iterator[di
       InputError: without the input's name, which is not known here.
     """
     with ExitStack() as open_things:
-        with _damage("is a damaged or truncated NPZ archive"):
+        with damage("is a damaged or truncated NPZ archive"):
             archive = open_things.enter_context(zipfile.ZipFile(stream))
             _refuse_bytes_around(archive, stream)
             members = _members(archive, wanted)
@@ -126,22 +126,6 @@ class _Header:
         return not self.fortran_order and self.dtype.name in PROB_DTYPES and math.prod(self.shape) > 0
 
 
-@contextmanager
-def _damage(problem: str, field: str | None = None) -> Iterator[None]:
-    """Name the fault of an archive.
-
-    zipfile answers damaged bytes with BadZipFile, EOFError, zlib.error, struct.error, NotImplementedError,
-    RuntimeError, ValueError, OSError and more, by where the damage is; there is no list to rely on.
-    """
-    try:
-        yield
-    except (InputError, MemoryError):
-        raise
-    except Exception as error:
-        said = (str(error) or type(error).__name__)[:200]
-        raise InputError(f"{problem}: {said}", COPY_AGAIN, field=field) from None
-
-
 def _members(archive: zipfile.ZipFile, wanted: Collection[str]) -> dict[str, zipfile.ZipInfo]:
     """The members that hold the wanted arrays."""
     if any(info.filename.endswith("/data.pkl") for info in archive.infolist()):
@@ -175,7 +159,7 @@ def _read_header(archive: zipfile.ZipFile, field: str, info: zipfile.ZipInfo) ->
     if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         how = "encrypted" if info.flag_bits & 1 else f"compressed by method {info.compress_type}"
         raise InputError(f"is {how}, expected stored or deflated", "numpy.savez writes it", field=field)
-    with _damage("is damaged", field), archive.open(info) as member:
+    with damage("is damaged", field), archive.open(info) as member:
         header = _parse_header(field, member)
         held = info.file_size - header.length
         claimed = math.prod(header.shape) * header.dtype.itemsize
@@ -203,7 +187,7 @@ def _size(archive: zipfile.ZipFile) -> int:
 
 
 def _read_data(archive: zipfile.ZipFile, field: str, info: zipfile.ZipInfo, header: _Header) -> np.ndarray:
-    with _damage("is damaged", field), archive.open(info) as member:
+    with damage("is damaged", field), archive.open(info) as member:
         member.read(header.length)
         data = member.read(info.file_size - header.length)
         end = member.read(1)  # reaching the end is what makes zipfile check the CRC
