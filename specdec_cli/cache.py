@@ -40,8 +40,9 @@ class Cache:
     """Why it is this one, or none."""
 
     def entries(self) -> list[os.stat_result]:
-        """The programs in it."""
-        return [status for _, status in _entries(self.folder)] if self.folder else []
+        """The programs in it, the finished ones."""
+        found = _entries(self.folder) if self.folder else []
+        return [status for path, status in found if path.name.endswith(SUFFIX)]
 
 
 def prepare() -> Cache:

@@ -219,16 +219,18 @@ def _outcomes_into_folder(
         yield replace(blank, error=plan.refused)
         return
     last = None
+    found = _outcomes_of(blank, plan.opened, settings)
     try:
         with folder.writing(input.place, plan.digest, replace=plan.replace) as file:
-            found = _outcomes_of(blank, plan.opened, settings)
-            for outcome in found if folder.suffix == ".json" else _only_one(found):
+            for outcome in found:
                 if last is not None:
                     yield last
                 outcome.settle()
-                last = outcome
+                last = outcome = outcome if folder.suffix == ".json" else _only_one(outcome)
                 file.failed |= outcome.status is Status.FAILED
                 file.write(encode(outcome, folder.suffix, record=True) or b"")
+                if not outcome.in_lines:
+                    break  # the only one: its rows may be in the file, which stays open until it was used
             if _changed(plan.status, _status(input.name)):
                 raise InputError("changed while it was read", "run it again when it is whole", source=input.name)
     except FileExistsError:
@@ -239,6 +241,7 @@ def _outcomes_into_folder(
         last = replace(blank, error=_failure(error, input.name))
     if last is not None:
         yield last
+    next(found, None)  # there is no more, and the file is closed
 
 
 def _kept(input: Input, folder: ResultFolder, state: State) -> InputError:
@@ -247,15 +250,12 @@ def _kept(input: Input, folder: ResultFolder, state: State) -> InputError:
     return InputError(f"{folder.result_of(input.place)} {state.value}: kept", hint, source=input.name)
 
 
-def _only_one(found: Iterator[Outcome]) -> Iterator[Outcome]:
+def _only_one(first: Outcome) -> Outcome:
     """The one outcome that an NPZ file can hold, or a failure where there are more."""
-    first = next(found)
-    if next(found, None) is not None:
-        error = InputError(
-            "holds several steps, and an NPZ file holds one", "-o FOLDER/ without --output-format npz"
-        )
-        first = Outcome(first.name, first.number, error=error.named(first.name))
-    yield first
+    if not first.in_lines:
+        return first
+    error = InputError("holds several steps, and an NPZ file holds one", "-o FOLDER/ without --output-format npz")
+    return Outcome(first.name, first.number, error=error.named(first.name))
 
 
 def _refuse_nameless(input: Input) -> None:

@@ -85,7 +85,8 @@ def entries_at(batch: Batch, field: str, row: int, position: int) -> np.ndarray:
     """
     array = getattr(batch, field)
     entries = np.asarray(array[row, position])
-    fine = finite_and_not_negative(entries.astype(np.float64))
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        fine = finite_and_not_negative(entries.astype(np.float64))
     if not fine.all():
         entry = int(np.argmin(fine))
         raise _not_a_probability(batch, field, (row, position, entry), entries[entry])

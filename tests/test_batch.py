@@ -181,6 +181,14 @@ def test_without_validation_no_answer_comes_from_nan_or_infinity(value, place):
             assert refusal(fields, validate=False).where == f"{name}[0][0][{place[2]}]"
 
 
+@pytest.mark.parametrize("bits", [0x7F800001, 0xFF800001])
+def test_a_signalling_nan_is_refused_without_a_warning(bits):
+    fields = arrays(BASE)
+    fields["target_probs"] = fields["target_probs"].astype(np.float32)
+    fields["target_probs"].view(np.uint32)[0, 0, 1] = bits
+    assert "is NaN" in refusal(fields).problem
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_sums_beyond_the_range_of_a_double_are_refused_or_answered_not_a_traceback(dtype):
     fields = changed(draft_tokens=[[-1]], target_probs=[[[1.7e308, 1.7e308], [0.0, 1.0]]], sample_uniforms=[0.4])

@@ -215,7 +215,8 @@ def test_threads_compile_a_program_once(tmp_path, monkeypatch):
 def test_what_is_kept_is_told_from_what_is_not_finished(process, tmp_path):
     run(process, tmp_path)
     (path,) = programs(tmp_path / "home")
-    assert path.name.endswith(cache.SUFFIX)
+    path.with_name(f"{path.name}-123").write_bytes(b"x")
+    assert info(process)["cache"]["entries"] == 1
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 50, None])

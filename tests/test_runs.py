@@ -97,6 +97,22 @@ def test_every_command_says_what_it_says_of_arrays_in_memory(specdec, tmp_path, 
 
 
 @pytest.mark.parametrize("how", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("form", ["json", "npz"])
+def test_an_answer_in_a_folder_can_be_explained_too(specdec, tmp_path, by_runs, how, form):
+    first, second = (save(tmp_path / f"{seed}.npz", step(seed), how) for seed in (1, 2))
+    command = ["run", "--explain", first, second, "--output-format", form, "-o"]
+    whole = specdec(*command, f"{tmp_path}/whole/")
+    by_runs()
+    ended = specdec(*command, f"{tmp_path}/runs/")
+    assert (ended.code, ended.err) == (0, whole.err)
+    assert whole.err.count("drawn from") == 10  # five rows of each are shown
+    for name in (f"1.{form}", f"2.{form}"):
+        assert (tmp_path / "runs" / name).exists()
+        if form == "json":
+            assert (tmp_path / "runs" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("how", [np.savez, np.savez_compressed])
 def test_check_finds_the_same(specdec, tmp_path, by_runs, how):
     path, answer = save(tmp_path / "step.npz", step(), how), tmp_path / "answer.json"
     answer.write_bytes(specdec("run", path).out)
