@@ -148,9 +148,9 @@ def _token_ids(array: Any, vocabulary: int) -> np.ndarray:
     ids = np.asarray(array)
     if ids.size == 0:
         return np.zeros(ids.shape, np.int32)
-    outside = (ids < PAD) | (ids >= vocabulary)
-    if outside.any():
-        index = _first(outside)
+    lowest = ids.min()
+    if lowest < PAD or ids.max() >= vocabulary:
+        index = _first((ids < PAD) | (ids >= vocabulary))
         raise InputError(
             f"is {ids[index]}, expected a token id in 0..{vocabulary - 1}",
             f"V is {vocabulary}, the last axis of target_probs; only {PAD} may stand for "
@@ -158,15 +158,16 @@ def _token_ids(array: Any, vocabulary: int) -> np.ndarray:
             field="draft_tokens",
             index=index,
         )
-    padded = ids == PAD
-    gaps = padded[:, :-1] & ~padded[:, 1:]
-    if gaps.any():
-        raise InputError(
-            f"is {PAD}, before a token: expected a token id in 0..{vocabulary - 1}",
-            f"{PAD} marks a shorter draft and can only be followed by more of it",
-            field="draft_tokens",
-            index=_first(gaps),
-        )
+    if lowest == PAD:
+        padded = ids == PAD
+        gaps = padded[:, :-1] & ~padded[:, 1:]
+        if gaps.any():
+            raise InputError(
+                f"is {PAD}, before a token: expected a token id in 0..{vocabulary - 1}",
+                f"{PAD} marks a shorter draft and can only be followed by more of it",
+                field="draft_tokens",
+                index=_first(gaps),
+            )
     return ids.astype(np.int32)
 
 
@@ -193,12 +194,10 @@ def _noise(name: str, array: Any, used: np.ndarray | None) -> np.ndarray:
         return np.zeros(found.shape)
     with np.errstate(all="ignore"):  # whatever the caller has set
         noise = found.astype(np.float64)
-    inside = (noise >= 0) & (noise < 1)  # written so that NaN fails
     if used is not None:
-        inside |= ~used
         noise = np.where(used, noise, 0.0)
-    if not inside.all():
-        index = _first(~inside)
+    if not (noise.min() >= 0 and noise.max() < 1):  # written so that NaN fails
+        index = _first(~((noise >= 0) & (noise < 1)))
         value = float(found[index])
         hint = "uniform noise lies in [0, 1)"
         if value == 1.0:

@@ -70,27 +70,23 @@ def decide(batch: Batch, evidence: Evidence) -> Verification:
       InputError: a row that needs a closer look holds something else than probabilities.
     """
     rows, positions, _ = batch.shape
-    lengths = batch.draft_lengths
-    drafted = np.arange(positions) < lengths[:, None]
-    with np.errstate(all="ignore"):
-        sure = np.abs(evidence.accept_margin) > evidence.accept_bound  # written so that NaN is not sure
-        # Without validation there may be negative entries: where they show, the exact path refuses them.
-        sure &= (evidence.draft_token_probs >= 0) & (evidence.target_token_probs >= 0)
-        draw_sure = np.minimum(
-            evidence.through - evidence.threshold, evidence.threshold - evidence.below
-        ) > np.abs(evidence.draw_bound)
+    drafted = batch.draft_tokens != PAD
+    with np.errstate(all="ignore"):  # comparisons are written so that NaN is not sure
+        accept_sure = np.abs(evidence.accept_margin) > evidence.accept_bound
+        draw_sure = np.asarray(evidence.draw_margin) > evidence.draw_bound
 
         # What is shown is computed here: how a device rounds and fuses is no one's business.
         q, p = _token_probs(batch, "draft_probs", evidence), _token_probs(batch, "target_probs", evidence)
         margin = p - batch.accept_uniforms * q
 
-    passes = drafted & (evidence.accept_margin > 0)
+    num_accepted = np.asarray(evidence.num_accepted)
     accept_exact = np.zeros_like(drafted)
-    if (drafted & ~sure).any():
+    doubtful = drafted & ~accept_sure
+    if doubtful.any():
+        passes = drafted & (evidence.accept_margin > 0)
         # Doubt about a position matters only when no earlier one has surely failed.
-        failed = drafted & sure & ~passes
-        reached: np.ndarray = np.cumsum(failed, axis=1) - failed == 0
-        doubtful = drafted & ~sure & reached
+        failed = drafted & accept_sure & ~passes
+        doubtful &= np.cumsum(failed, axis=1) - failed == 0
         for row in np.flatnonzero(doubtful.any(axis=1)).tolist():
             for position in np.flatnonzero(doubtful[row]).tolist():
                 exactly = _accept_exactly(batch, row, position)
@@ -99,7 +95,8 @@ def decide(batch: Batch, evidence: Evidence) -> Verification:
                 passes[row, position] = exactly > 0
                 if exactly <= 0:
                     break
-    num_accepted = np.cumprod(passes, axis=1, dtype=np.int32).sum(axis=1, dtype=np.int32)
+        num_accepted = np.cumprod(passes, axis=1, dtype=np.int32).sum(axis=1, dtype=np.int32)
+        draw_sure &= num_accepted == evidence.num_accepted
 
     token = evidence.token.copy()
     draws = [
@@ -107,7 +104,7 @@ def decide(batch: Batch, evidence: Evidence) -> Verification:
         for field in (evidence.mass, evidence.threshold, evidence.below, evidence.through)
     ]
     empty = np.zeros(rows, bool)
-    draw_exact = ~(draw_sure & (num_accepted == evidence.num_accepted))
+    draw_exact = ~draw_sure
     for row in np.flatnonzero(draw_exact).tolist():
         drawn = _draw_exactly(batch, row, int(num_accepted[row]))
         token[row], empty[row] = drawn.token, drawn.empty_residual
@@ -116,13 +113,13 @@ def decide(batch: Batch, evidence: Evidence) -> Verification:
 
     kept = np.arange(positions) < num_accepted[:, None]
     tokens = np.full((rows, positions + 1), PAD, np.int32)
-    tokens[:, :positions][kept] = batch.draft_tokens[kept]
+    tokens[:, :positions] = np.where(kept, batch.draft_tokens, PAD)
     tokens[np.arange(rows), num_accepted] = token
     mass, threshold, below, through = draws
     return Verification(
         num_accepted=num_accepted,
         tokens=tokens,
-        draft_lengths=lengths,
+        draft_lengths=np.asarray(np.count_nonzero(drafted, axis=1)),
         passed=kept,
         draft_token_probs=q,
         target_token_probs=p,

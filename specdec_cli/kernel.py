@@ -46,7 +46,7 @@ class Evidence(NamedTuple):
     accept_margin: Array
     """float (G,): p − u·q; the position passes when it is positive."""
     accept_bound: Array
-    """float (G,): a margin no larger than this does not decide."""
+    """float (G,): a margin no larger than this does not decide; NaN where p or q is no probability."""
     mass: Array
     """float (): T, the sum of max(p_n − q_n, 0) or of p_L."""
     threshold: Array
@@ -55,8 +55,10 @@ class Evidence(NamedTuple):
     """float (): the cumulative before y, at most the threshold."""
     through: Array
     """float (): the cumulative through y, greater than the threshold."""
+    draw_margin: Array
+    """float (): the smaller distance of `threshold` from `below` and `through`."""
     draw_bound: Array
-    """float (): a distance from `threshold` to `below` or `through` no larger than this does not decide."""
+    """float (): a margin no larger than this does not decide."""
 
 
 class Place(NamedTuple):
@@ -215,12 +217,13 @@ def verify_rows(
         draft_token_probs=q_x,
         target_token_probs=p_x,
         accept_margin=margin,
-        accept_bound=accept_bound(u * q, p, q, how),
+        accept_bound=jnp.where((p >= 0) & (q >= 0), accept_bound(u * q, p, q, how), jnp.nan),
         mass=mass,
         threshold=threshold,
         below=below,
         through=through,
-        draw_bound=draw_bound(mass, weight, vocabulary, how),
+        draw_margin=jnp.minimum(through - threshold, threshold - below),
+        draw_bound=jnp.abs(draw_bound(mass, weight, vocabulary, how)),
     )
 
 

@@ -63,11 +63,19 @@ HOST_MUTANTS = {
     ),
     "margins trusted whatever they are": (
         decide,
-        "sure = np.abs(evidence.accept_margin) > evidence.accept_bound",
-        "sure = np.ones_like(evidence.accept_margin, bool)",
+        "accept_sure = np.abs(evidence.accept_margin) > evidence.accept_bound",
+        "accept_sure = np.ones_like(evidence.accept_margin, bool)",
     ),
-    "draws trusted whatever their margin": (decide, "draw_sure & (num_accepted", "(num_accepted"),
-    "the draw not redone at another n": (decide, " & (num_accepted == evidence.num_accepted))", ")"),
+    "draws trusted whatever their margin": (
+        decide,
+        "np.asarray(evidence.draw_margin) > evidence.draw_bound",
+        "np.ones_like(evidence.token, bool)",
+    ),
+    "the draw not redone at another n": (
+        decide,
+        "draw_sure &= num_accepted == evidence.num_accepted",
+        "pass",
+    ),
     ">= for > in the exact draw": (exact, "bisect_right(cumulative", "bisect_left(cumulative"),
     "no residual in the exact draw": (exact, "map(sub, *rows)", "rows[0]"),
     "the residual's zeros in the exact draw": (
