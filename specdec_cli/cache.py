@@ -68,7 +68,10 @@ def choose() -> Cache:
     if os.environ.get(_JAX_SWITCH, "1").lower() in _NO:
         return Cache(None, False, f"{_JAX_SWITCH} is {os.environ[_JAX_SWITCH]}")
     if os.environ.get(CHOOSE):
-        chosen = Path(os.environ[CHOOSE]).expanduser().absolute()
+        try:
+            chosen = Path(os.environ[CHOOSE]).expanduser().absolute()
+        except RuntimeError as error:  # ~ of nobody
+            return Cache(None, True, f"{CHOOSE} is {os.environ[CHOOSE]}: {error}")
         return Cache(chosen / _kind_of_machine(), True, f"{CHOOSE} is set")
     if _JAX_FOLDER in os.environ:
         folder = os.environ[_JAX_FOLDER]

@@ -188,7 +188,7 @@ def explain(
                             engine=engine.next(outcome.batch, outcome.verification),
                         )
                     except InputError as error:  # no such row; another step may have it
-                        told.fail(error)
+                        told.fail(error.named(outcome.batch.source, outcome.line))
             try:
                 engine.end()
             except InputError as error:

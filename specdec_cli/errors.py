@@ -170,6 +170,10 @@ def fault_of(error: Exception) -> EnvironmentFault | None:
             "give the input in parts (fewer rows each), or use a machine or device with more",
             of_one=True,
         )
+    if type(error) is RuntimeError and "can't start new thread" in str(error):
+        return EnvironmentFault(
+            "no more threads can be started", "ulimit -u, or the container, limits their number"
+        )
     if type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError"):
         return EnvironmentFault(f"JAX could not compute: {str(error).splitlines()[0]}", of_one=True)
     return None

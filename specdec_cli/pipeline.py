@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, zip_longest
@@ -15,7 +16,7 @@ from specdec_cli.errors import EnvironmentFault, InputError, SpecdecError, fault
 from specdec_cli.inputs import Input
 from specdec_cli.loading import load_verify_batch
 from specdec_cli.outcome import Outcome, Status
-from specdec_cli.readers import STDIN, Document, documents
+from specdec_cli.readers import STDIN, Document, bytes_in_memory, documents
 from specdec_cli.results import ResultFolder, State, digest_of
 from specdec_cli.writers import encode
 
@@ -58,7 +59,7 @@ def outcomes(
 
 
 AHEAD = 1 << 27
-"""Bytes up to which an NPZ file is read while the one before it is computed: it saves a tenth to a fifth.
+"""Bytes of arrays up to which an NPZ is read while the one before it is computed, which saves a tenth to a fifth.
 
 Both are in memory then, hence the limit. JSON, whose parser holds the interpreter's lock, gains nothing from it.
 """
@@ -79,7 +80,11 @@ def _ahead(inputs: Sequence[Input], prepare: Callable[[Input], _T]) -> Iterator[
 
 def _is_worth_it(name: str) -> bool:
     status = _status(name)
-    return name.endswith(".npz") and status is not None and S_ISREG(status.st_mode) and status.st_size <= AHEAD
+    if not name.endswith(".npz") or status is None or not S_ISREG(status.st_mode):
+        return False
+    with suppress(OSError):
+        return status.st_size <= AHEAD and bytes_in_memory(name) <= AHEAD
+    return False
 
 
 def _opened(input: Input) -> Iterator[Document]:

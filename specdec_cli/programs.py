@@ -78,12 +78,14 @@ def _made_from(device: jax.Device) -> list[Any]:
 def _load(path: Path, device: jax.Device) -> Callable[..., Any] | None:
     """The program that is kept there, whole; None if there is none, or not for this JAX."""
     with suppress(Exception):  # it is only a cache
-        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
+        # O_NONBLOCK, so that a FIFO in its place is not waited for.
+        flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        with open(os.open(path, os.O_RDONLY | flags), "rb") as file:
             if hasattr(os, "geteuid") and os.fstat(file.fileno()).st_uid != os.geteuid():
                 return None
             data = file.read()
         digest, program = data[: _DIGEST().digest_size], data[_DIGEST().digest_size :]
-        if _DIGEST(program).digest() == digest:
+        if _digest(path, program) == digest:
             os.utime(path)  # it was used
             executable, in_tree, out_tree = pickle.loads(program)
             loaded: Callable[..., Any] = serialize_executable.deserialize_and_load(
@@ -93,13 +95,18 @@ def _load(path: Path, device: jax.Device) -> Callable[..., Any] | None:
     return None
 
 
+def _digest(path: Path, program: bytes) -> bytes:
+    """Of a program and its name, so that one in another's place is none."""
+    return _DIGEST(os.fsencode(path.name) + program).digest()
+
+
 def _compile(path: Path, function: Any, arrays: Mapping[str, Any], options: Any) -> Callable[..., Any]:
     compiled: jax.stages.Compiled = function.lower(**arrays, **options).compile()
     unfinished = path.with_name(f"{path.name}-{os.getpid()}")
     with suppress(Exception):
         program = pickle.dumps(serialize_executable.serialize(compiled))
         try:
-            unfinished.write_bytes(_DIGEST(program).digest() + program)
+            unfinished.write_bytes(_digest(path, program) + program)
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)

@@ -41,6 +41,9 @@ class Source(Protocol):
           InputError: they cannot be read.
         """
 
+    def close(self) -> None:
+        """Give back what it holds."""
+
 
 class RowsInFile:
     """An array that can be read once, run by run, and a little of it anywhere.
@@ -78,7 +81,11 @@ class RowsInFile:
         if self._next and len(self._coming) < len(self.runs):  # the last one's memory is free
             self._coming.append(self._reader.submit(self._read, len(self._coming)))
         self._next += 1
-        return self._coming[self._next - 1].result()
+        try:
+            return self._coming[self._next - 1].result()
+        except Exception:
+            self._next = len(self.runs)  # there is no way on, and no more to say
+            raise
 
     def read_to_end(self) -> None:
         """Read what is left, only to find what is damaged.
@@ -96,6 +103,7 @@ class RowsInFile:
     def close(self) -> None:
         """Stop reading."""
         self._reader.shutdown(wait=True, cancel_futures=True)
+        self._source.close()
         self.give_back()
 
     def __getitem__(self, index: tuple[Any, ...]) -> np.ndarray:

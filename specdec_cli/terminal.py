@@ -125,9 +125,14 @@ def _stop(code: ExitCode) -> NoReturn:
 
 @contextmanager
 def reporting_what_typer_writes() -> Iterator[None]:
-    """The same for what Typer itself writes: help and version, to a full disk or a closed pipe."""
+    """The same for what Typer itself writes: help, version and wrong usage, to a full disk or a closed pipe."""
     try:
         yield
+    except SystemExit as ended:
+        # Typer and rich say 1 when the reader has gone: of help, or of what was wrong with the usage.
+        if isinstance(ended.__context__, BrokenPipeError):
+            sys.exit(getattr(ended.__context__.__context__, "exit_code", ExitCode.CLOSED_PIPE))
+        raise
     except OSError as error:
         say(f"error: the output cannot be written: {error.strerror}")
         _discard_stdout()

@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from generate import batch
@@ -229,6 +230,31 @@ def test_a_damaged_program_is_made_anew_without_a_word(process, tmp_path, damage
     run(process, tmp_path)
     (path,) = programs(tmp_path / "home")
     assert len(path.read_bytes()) > len(good) // 2
+
+
+def test_a_program_in_anothers_place_is_none(process, tmp_path):
+    run(process, tmp_path)
+    (path,) = programs(tmp_path / "home")
+    other = path.with_name("0" * 64 + path.suffix)
+    path.rename(other)
+    assert kept._load(other, jax.devices()[0]) is None
+    other.rename(path)
+    assert kept._load(path, jax.devices()[0]) is not None
+
+
+def test_a_pipe_in_a_programs_place_is_not_waited_for(process, tmp_path):
+    run(process, tmp_path)
+    (path,) = programs(tmp_path / "home")
+    path.unlink()
+    os.mkfifo(path)
+    run(process, tmp_path)
+    assert path.is_file()
+
+
+def test_a_folder_of_nobody_costs_nothing_but_time(process, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE_DIR", "~nobody-of-that-name/x")
+    run(process, tmp_path)
+    assert "~nobody-of-that-name" in info(process)["cache"]["why"]
 
 
 def test_processes_that_start_together_do_not_disturb_each_other(tmp_path):

@@ -160,6 +160,21 @@ def test_a_closed_stdout_ends_quietly_without_a_traceback(base, redirection):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "stdout_goes", "code"),
+    [("--help", True, 141), ("run --help", True, 141), ("--version", True, 141), ("run --nosuch", False, 2)],
+)
+def test_the_code_is_the_same_when_nobody_reads_what_typer_writes(arguments, stdout_goes, code):
+    read, write = os.pipe()
+    os.close(read)
+    streams = {"stdout": write if stdout_goes else None, "stderr": None if stdout_goes else write}
+    done = subprocess.run(
+        [sys.executable, "-m", "specdec_cli", *arguments.split()], **streams, timeout=120, check=False
+    )
+    os.close(write)
+    assert done.returncode == code
+
+
 def test_ctrl_c_exits_with_130_and_no_traceback(tmp_path):
     code = "import sys; sys.argv = ['specdec', 'run', '-']; from specdec_cli.cli import main; main()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -6,6 +6,7 @@ import pytest
 from generate import batch
 from helpers import FIELDS, answer, arrays, to_json, to_npz, verify
 
+import specdec_cli
 from specdec_cli import kernel
 from specdec_cli.rounding import precision
 
@@ -87,6 +88,22 @@ def test_the_batched_form_for_accelerators_decides_as_the_row_by_row_form(dtype,
         together = kernel.verify_rows(**fields, how=how, one_by_one=False)
         assert (one_by_one.num_accepted == together.num_accepted).all()
         assert (one_by_one.token == together.token).all()
+
+
+@pytest.mark.filterwarnings("ignore::specdec_cli.EmptyResidualWarning")
+@pytest.mark.parametrize("on_device", [False, True])
+def test_the_callers_settings_change_nothing(fields, on_device):
+    """Those that forbid what verify does of its own accord: moving arrays, meeting a NaN, overflowing."""
+    given = arrays(fields)
+    if on_device:
+        with jax.enable_x64(True):
+            given = jax.device_put(given)
+    want = jax.device_get(specdec_cli.verify(**given, validate=False))
+    with jax.transfer_guard("disallow"), jax.debug_nans(True), jax.debug_infs(True), np.errstate(all="raise"):
+        found = specdec_cli.verify(**given, validate=False)
+    assert {name: array.tolist() for name, array in jax.device_get(found).items()} == {
+        name: array.tolist() for name, array in want.items()
+    }
 
 
 @pytest.mark.parametrize("kind", ["dyadic", "one-hot"])

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import threading
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -19,7 +20,8 @@ import pytest
 from generate import batch
 from helpers import FIELDS, to_npz
 
-from specdec_cli import readers, rows, shapes
+from specdec_cli import loading, pipeline, readers, rows, shapes
+from specdec_cli.check import report
 from specdec_cli.errors import InputError
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, ">f4", ">f8"]
@@ -262,6 +264,67 @@ def test_a_file_that_shrank_is_an_error_of_what_is_read_later_too(tmp_path, by_r
     documents.close()
 
 
+@pytest.mark.parametrize("command", ["explain", "check"])
+def test_a_file_that_was_written_to_between_its_rows_and_a_closer_look_is_an_error(
+    specdec, tmp_path, by_runs, command, monkeypatch
+):
+    fields = step()
+    path = save(tmp_path / "step.npz", fields)
+    (tmp_path / "engine.json").write_bytes(specdec("run", path).out.replace(b"-1", b"0"))
+    by_runs()
+    real = loading.load_verify_batch()
+
+    def and_then(*args, **options):
+        verification = real(*args, **options)
+        start, _ = member_at(path, "target_probs")
+        with open(path, "r+b") as file:
+            file.seek(start)
+            file.write(bytes(800))
+        os.utime(path, ns=(1, 1))
+        return verification
+
+    monkeypatch.setattr(pipeline, "load_verify_batch", lambda: and_then)
+    monkeypatch.setattr(report, "load_verify_batch", lambda: and_then)
+    ended = specdec(command, path, *[tmp_path / "engine.json"] * (command == "check"))
+    assert ended.code == 2
+    assert "changed while it was read" in ended.err
+    assert "step.npz" in ended.err
+
+
+def test_a_fault_in_reading_is_not_replaced_by_what_comes_of_it(specdec, tmp_path, by_runs, monkeypatch):
+    path = save(tmp_path / "step.npz", step(number=60))
+    by_runs()
+    real, calls = os.preadv, []
+
+    def failing(*args):
+        calls.append(args)
+        if len(calls) == 40:
+            raise OSError(5, "Input/output error")
+        return real(*args)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    ended = specdec("run", path)
+    assert ended.code == 2
+    assert "cannot be read: Input/output error" in ended.err
+    assert "damaged" not in ended.err
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_machine_that_has_no_thread_left_is_no_damage_of_the_file(
+    specdec, tmp_path, by_runs, monkeypatch, copies
+):
+    path = save(tmp_path / "step.npz", step())
+    by_runs()
+
+    def none_left(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(rows.ThreadPoolExecutor, "submit", none_left)
+    ended = specdec("run", *[path] * copies)
+    assert ended.code == 3
+    assert "no more threads can be started" in ended.err
+
+
 def test_reading_ends_when_the_input_is_left(specdec, tmp_path, by_runs):
     fields = step(number=200)
     fields["draft_tokens"][0, 0] = 99  # found before any probability is looked at
@@ -298,3 +361,32 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
     few, many = kilobytes(30), kilobytes(160)  # 35 and 189 MB
     assert many < few + 40_000, (few, many)
+
+
+def test_explaining_what_is_deflated_takes_no_more_memory_than_a_stretch_of_it(tmp_path, by_runs):
+    path = save(tmp_path / "step.npz", step(number=400, vocabulary=2000), np.savez_compressed)
+    by_runs()
+    found = next(documents := readers.documents(str(path))).batch()
+    list(shapes.parts(found))
+    with np.load(path) as archive:
+        whole = archive["target_probs"]
+    tracemalloc.start()
+    for row in (399, 0, 7):
+        assert (found.target_probs[row, 2] == whole[row, 2]).all()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < whole.nbytes / 3
+    documents.close()
+
+
+def test_an_archive_that_unpacks_to_much_is_not_read_ahead(tmp_path, monkeypatch):
+    packed = save(tmp_path / "packed.npz", step(number=400), np.savez_compressed)
+    stored = save(tmp_path / "stored.npz", step(number=400))
+    monkeypatch.setattr(pipeline, "AHEAD", packed.stat().st_size + 10)
+    assert not pipeline._is_worth_it(str(packed))
+    monkeypatch.setattr(pipeline, "AHEAD", stored.stat().st_size + 10)
+    assert pipeline._is_worth_it(str(packed))
+    assert pipeline._is_worth_it(str(stored))
+    assert not pipeline._is_worth_it(str(tmp_path / "none.npz"))
+    (tmp_path / "text.npz").write_text("{}")
+    assert pipeline._is_worth_it(str(tmp_path / "text.npz"))

@@ -9,24 +9,22 @@ from __future__ import annotations
 import io
 import os
 import sys
+import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from tempfile import TemporaryFile
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from specdec_cli import shapes
 from specdec_cli.batch import Batch, Reading, make_batch
 from specdec_cli.errors import EnvironmentFault, InputError, UnfinishedError
 from specdec_cli.readers import json_text, npz
 from specdec_cli.readers.lines import Lines
+from specdec_cli.readers.members import on_disk
 from specdec_cli.structure import AXES
 
 STDIN = "-"
 """The name that stands for standard input."""
-
-_PIECE = 1 << 20
-"""Bytes that are moved from a pipe at a time."""
 
 ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
 
@@ -119,6 +117,17 @@ def documents(name: str, wanted: Collection[str] = AXES) -> Iterator[Document]:
         raise InputError(f"cannot be read: {error.strerror or error}", source=source) from None
 
 
+def bytes_in_memory(name: str) -> int:
+    """How many bytes a file's arrays have: an archive's once unpacked, else its own, about.
+
+    Raises:
+      OSError: it cannot be read.
+    """
+    with suppress(zipfile.BadZipFile, NotImplementedError, ValueError), zipfile.ZipFile(name) as archive:
+        return sum(info.file_size for info in archive.infolist())
+    return os.path.getsize(name)
+
+
 def _json_documents(lines: Lines, source: str, wanted: Collection[str]) -> Iterator[Document]:
     def document(data: bytes, line: int | None, more_follow: Callable[[], bool] = lambda: True) -> Document:
         try:
@@ -190,27 +199,9 @@ def _seekable(stream: BinaryIO, start: bytes) -> Iterator[BinaryIO]:
         yield stream
         return
     taken = start + stream.read(shapes.LARGE)
-    with io.BytesIO(taken) if len(taken) <= shapes.LARGE else _on_disk(taken, stream) as whole:
+    large = len(taken) > shapes.LARGE
+    with on_disk(stream, "a large NPZ from a pipe", taken) if large else io.BytesIO(taken) as whole:
         yield whole
-
-
-def _on_disk(piece: bytes, stream: BinaryIO) -> BinaryIO:
-    """A piece of a stream and all that follows, in a file without a name: it may be more than the memory holds."""
-    file = None
-    while True:
-        try:
-            file = file or TemporaryFile()  # noqa: SIM115
-            file.write(piece)
-            if not piece:
-                file.seek(0)
-                return cast(BinaryIO, file)
-        except OSError as error:
-            raise EnvironmentFault(
-                f"a large NPZ from a pipe is kept in a temporary file, which cannot be written: {error.strerror}",
-                "TMPDIR names a folder with more room; given as a file, it needs none",
-                of_one=True,
-            ) from None
-        piece = stream.read(_PIECE)
 
 
 def _refuse_other_formats(start: bytes) -> None:

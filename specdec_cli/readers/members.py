@@ -8,14 +8,15 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, BinaryIO
+from tempfile import TemporaryFile
+from typing import IO, BinaryIO, cast
 
-from specdec_cli.errors import InputError
+from specdec_cli.errors import EnvironmentFault, InputError, fault_of
 
 COPY_AGAIN = "was it copied or written to its end? `unzip -t FILE` checks it"
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _PIECE = 1 << 20
-"""Bytes that zipfile is asked for at a time."""
+"""Bytes that are moved at a time."""
 
 
 @contextmanager
@@ -27,11 +28,42 @@ def damage(problem: str, field: str | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except (InputError, MemoryError):
+    except (InputError, EnvironmentFault):
         raise
     except Exception as error:
+        if fault_of(error) is not None:
+            raise
         said = (str(error) or type(error).__name__)[:200]
         raise InputError(f"{problem}: {said}", COPY_AGAIN, field=field) from None
+
+
+def on_disk(stream: IO[bytes], what: str, start: bytes = b"") -> BinaryIO:
+    """All of a stream, in a file without a name: it may be more than the memory holds.
+
+    Args:
+      stream: what is read to its end.
+      what: what it is, for messages.
+      start: what was read of it before.
+
+    Raises:
+      EnvironmentFault: the file cannot be written.
+    """
+    file, piece = None, start
+    while True:
+        try:
+            file = file or TemporaryFile()  # noqa: SIM115
+            file.write(piece)
+            file.flush()
+        except OSError as error:
+            raise EnvironmentFault(
+                f"{what} is kept in a temporary file, which cannot be written: {error.strerror}",
+                "TMPDIR names a folder with more room",
+                of_one=True,
+            ) from None
+        piece = stream.read(_PIECE)
+        if not piece:
+            file.seek(0)
+            return cast(BinaryIO, file)
 
 
 class StoredBytes:
@@ -49,6 +81,7 @@ class StoredBytes:
 
     def __init__(self, stream: BinaryIO, info: zipfile.ZipInfo, field: str, header: bytes) -> None:
         self._file, self._info, self._field = stream.fileno(), info, field
+        self._written = self._when_written()
         lengths = _LOCAL_HEADER.unpack(os.pread(self._file, _LOCAL_HEADER.size, info.header_offset))
         self._start = info.header_offset + _LOCAL_HEADER.size + sum(lengths) + len(header)
         self._at = self._start
@@ -71,7 +104,15 @@ class StoredBytes:
         """See `rows.Source`."""
         memory = bytearray(size)
         self._read(memoryview(memory), self._start + offset)
+        if self._when_written() != self._written:  # the CRC was of what stood there before
+            raise InputError("changed while it was read", "run it again when it is whole", field=self._field)
         return bytes(memory)
+
+    def close(self) -> None:
+        """See `rows.Source`; the archive is its opener's."""
+
+    def _when_written(self) -> int:
+        return os.fstat(self._file).st_mtime_ns
 
     def _read(self, memory: memoryview, place: int) -> None:
         taken = 0
@@ -89,7 +130,7 @@ class UnpackedBytes:
     """A member that zipfile unpacks, and whose CRC it checks: one that is compressed.
 
     Args:
-      archive: for what is asked for out of turn, for which all of it is unpacked again, into memory.
+      archive: for what is asked for out of turn, for which all of it is unpacked again, into a temporary file.
       info: the member.
       field: its name, for messages.
       member: the member, opened and read up to the array.
@@ -101,7 +142,7 @@ class UnpackedBytes:
     ) -> None:
         self._archive, self._info, self._field = archive, info, field
         self._member, self._header_length = member, header_length
-        self._whole: bytes | None = None
+        self._whole: BinaryIO | None = None
 
     def read_into(self, memory: memoryview) -> None:
         """See `rows.Source`."""
@@ -121,10 +162,15 @@ class UnpackedBytes:
     def at(self, offset: int, size: int) -> bytes:
         """See `rows.Source`."""
         if self._whole is None:
-            with damage("is damaged", self._field):
-                self._whole = self._archive.read(self._info)
-        start = self._header_length + offset
-        return self._whole[start : start + size]
+            with damage("is damaged", self._field), self._archive.open(self._info) as member:
+                self._whole = on_disk(member, "what is unpacked from an NPZ")
+        self._whole.seek(self._header_length + offset)
+        return self._whole.read(size)
+
+    def close(self) -> None:
+        """See `rows.Source`."""
+        if self._whole is not None:
+            self._whole.close()
 
     def _read(self, size: int) -> bytes:
         with damage("is damaged", self._field):
