@@ -27,6 +27,7 @@ def verify(
     *,
     validate: bool = True,
     sum_tolerance: float | None = None,
+    devices: int | str | None = None,
 ) -> dict[str, jax.Array]:
     """Verify a batch of drafts: which tokens are kept, and the one token drawn after them.
 
@@ -49,6 +50,8 @@ def verify(
       validate: False skips the pass over the probabilities (sign, finiteness, sums), never the checks of
         shapes, token ids and noise. Negative or non-finite entries may then be refused or not, by chance.
       sum_tolerance: sums must be closer to 1 than this; by default 1e-3, and 1e-2 for float16 and bfloat16.
+      devices: how many of this process's devices rows are shared over, or "all" of them. They are JAX's default
+        device, or the one where the probabilities are, and others of its kind; by default that one alone.
 
     Returns:
       `{"num_accepted": int32 (B,), "tokens": int32 (B, G + 1)}`, JAX arrays on the default device. A row of
@@ -56,6 +59,7 @@ def verify(
 
     Raises:
       InputError: (a ValueError) the arrays are not what is described here; it names field and index.
+      RuntimeError: there are not so many devices, or JAX cannot use them; it says what there is.
       TypeError: called inside `jax.jit` or another transformation; the exact decision needs values.
 
     At the edges: q(x) = 0 passes exactly when p(x) > 0, and p(x) = 0 never passes. A token of zero mass is
@@ -72,4 +76,5 @@ def verify(
         sample_uniforms,
         validate=validate,
         sum_tolerance=sum_tolerance,
+        devices=devices,
     )

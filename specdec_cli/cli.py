@@ -71,6 +71,7 @@ def run(
     validate: options.Validate = True,
     sum_tolerance: options.SumTolerance = None,
     device: options.OnDevice = None,
+    devices: options.Devices = None,
 ) -> None:
     """Verify drafts: how many tokens are accepted, and which tokens the step emits.
 
@@ -91,14 +92,14 @@ def run(
             ".jsonl",
             or_folder="; a folder that is not there yet is written with / at its end",
         )
-        tolerance = options.tolerance_of(sum_tolerance)
+        tolerance, number = options.tolerance_of(sum_tolerance), options.devices_of(devices)
 
         from specdec_cli import pipeline, results, writers
         from specdec_cli.inputs import find_inputs
         from specdec_cli.progress import Told
 
         found, several = find_inputs(inputs, recursive=recursive, leave_out=folder)
-        settings = pipeline.Settings(validate, tolerance, device and device.value)
+        settings = pipeline.Settings(validate, tolerance, device and device.value, number)
         names = [input.name for input in found]
         if folder is None:
             options.refuse_overwriting(names, output)
@@ -222,6 +223,7 @@ def check(
     validate: options.Validate = True,
     sum_tolerance: options.SumTolerance = None,
     device: options.OnDevice = None,
+    devices: options.Devices = None,
 ) -> None:
     """Is an engine's answer right? If not, is it rounding or a bug, and which bug?
 
@@ -229,7 +231,7 @@ def check(
     differs, 1 when one does, 2 when something could not be checked.
     """
     with reporting():
-        tolerance = options.tolerance_of(sum_tolerance)
+        tolerance, number = options.tolerance_of(sum_tolerance), options.devices_of(devices)
         from specdec_cli.check import forms, pairs, report
         from specdec_cli.near_ties import PRECISIONS
 
@@ -240,6 +242,7 @@ def check(
             validate,
             tolerance,
             device and device.value,
+            number,
         )
         found = report.check(pairs.find_pairs(input, result, recursive=recursive), standard)
         for failure in found.failures:

@@ -20,8 +20,8 @@ def find_device(platform: str | None) -> jax.Device | None:
     """
     try:
         if platform is not None:
-            return jax.devices(platform)[0]
-        jax.devices()
+            return jax.local_devices(backend=platform)[0]
+        jax.local_devices()
     except Exception as error:  # JAX raises RuntimeError, AssertionError and others, by platform and version
         wanted = platform or os.environ.get("JAX_PLATFORMS") or "its default platform"
         raise EnvironmentFault(
@@ -38,8 +38,29 @@ def home_of(array: jax.Array) -> jax.Device:
 
 def default_device() -> jax.Device:
     """The device that a NumPy array goes to: the caller's choice for this thread, or JAX's."""
-    chosen = jax.config.jax_default_device or jax.devices()[0]  # type: ignore[attr-defined]
-    return jax.devices(chosen)[0] if isinstance(chosen, str) else chosen
+    chosen = jax.config.jax_default_device or jax.local_devices()[0]  # type: ignore[attr-defined]
+    return jax.local_devices(backend=chosen)[0] if isinstance(chosen, str) else chosen
+
+
+def devices_beside(device: jax.Device, number: int | str) -> tuple[jax.Device, ...]:
+    """A device and others of its platform that this process has.
+
+    Args:
+      device: the first of them.
+      number: how many, 1 or more, or "all".
+
+    Raises:
+      EnvironmentFault: there are not so many.
+    """
+    found = sorted(jax.local_devices(backend=device.platform), key=lambda each: each != device)
+    if number == "all":
+        return tuple(found)
+    if int(number) > len(found):
+        raise EnvironmentFault(
+            f"{number} {device.platform} devices were asked for, and JAX has {len(found)} here",
+            f"JAX_NUM_CPU_DEVICES={number} makes as many of one CPU" if device.platform == "cpu" else "",
+        )
+    return tuple(found[: int(number)])
 
 
 def computes_float64(platform: str) -> bool:

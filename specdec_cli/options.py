@@ -121,6 +121,10 @@ SumTolerance = Annotated[
 OnDevice = Annotated[
     Device | None, typer.Option("--device", help="Where to compute. (default: JAX's default device)")
 ]
+Devices = Annotated[
+    str | None,
+    typer.Option(metavar="N|all", help="Share rows over N devices of that kind. (default: one alone)"),
+]
 FormOfExplanation = Annotated[
     ExplainFormat | None, typer.Option("--format", help="The form of the explanation. (default: text)")
 ]
@@ -198,6 +202,15 @@ def tolerance_of(text: str | None) -> Fraction | None:
     from fractions import Fraction  # which takes its time, also for --help
 
     return Fraction(repr(number))
+
+
+def devices_of(text: str | None) -> int | str | None:
+    """A number of 1 or more, or `all`."""
+    if text is None or text == "all":
+        return text
+    if not re.fullmatch(r"0*[1-9]\d{0,5}", text):
+        raise typer.BadParameter(f"{text!r} is neither a number of 1 or more nor 'all'", param_hint="--devices")
+    return int(text)
 
 
 def suffix_of(output: str | None, known: set[str], default: str, *, or_folder: str = "") -> str:

@@ -28,6 +28,7 @@ class Settings:
     validate: bool = True
     sum_tolerance: Fraction | None = None
     device: str | None = None
+    devices: int | str | None = None
 
     def decisive(self) -> dict[str, Any]:
         """Those that an answer depends on, as JSON can hold them."""
@@ -122,6 +123,7 @@ def _outcome_of(blank: Outcome, document: Document, settings: Settings) -> Outco
             validate=settings.validate,
             sum_tolerance=settings.sum_tolerance,
             device=settings.device,
+            devices=settings.devices,
         )
     except Exception as error:
         line = document.line if document.in_lines() else None

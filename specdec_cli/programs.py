@@ -20,7 +20,7 @@ import jax
 import jaxlib.version
 from jax.experimental import serialize_executable
 
-from specdec_cli import kernel, rounding, sums
+from specdec_cli import kernel, mesh, rounding, sums
 from specdec_cli.cache import SUFFIX
 
 _DIGEST = hashlib.sha256
@@ -39,32 +39,34 @@ class Programs:
         self._loaded: dict[Any, Callable[..., Any]] = {}
         self._lock = Lock()  # so that threads compile a program once
 
-    def run(self, function: Any, arrays: Mapping[str, Any], device: jax.Device, **options: Any) -> Any:
+    def run(
+        self, function: Any, arrays: Mapping[str, Any], devices: tuple[jax.Device, ...], **options: Any
+    ) -> Any:
         """Call a jitted function; a program for it is loaded, or else compiled and kept.
 
         Args:
           function: a function of `kernel.py`.
           arrays: its arrays by name, NumPy or JAX.
-          device: where it computes: JAX's default device as of now.
+          devices: where it computes: JAX's default device as of now, or all that the arrays are spread over.
           options: its static arguments.
         """
         if self._folder is None or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return function(**arrays, **options)
         shapes = tuple((name, array.shape, array.dtype.name) for name, array in arrays.items())
-        key = function.__name__, shapes, tuple(options.items()), str(device)
+        key = function.__name__, shapes, tuple(options.items()), str(devices)
         with self._lock:
             program = self._loaded.get(key)
             if program is None:
-                made_from = repr((key, _made_from(device), self._sources)).encode()
+                made_from = repr((key, _made_from(devices[0]), self._sources)).encode()
                 path = self._folder / (_DIGEST(made_from).hexdigest() + SUFFIX)
-                program = _load(path, device) or _compile(path, function, arrays, options)
+                program = _load(path, devices) or _compile(path, function, arrays, options)
                 self._loaded[key] = program
         return program(**arrays)
 
     @cached_property
     def _sources(self) -> list[bytes]:
         """What the functions are written as, wherever they were imported from."""
-        specs = [module.__spec__ for module in (kernel, sums, rounding)]
+        specs = [module.__spec__ for module in (kernel, sums, rounding, mesh)]
         return [_DIGEST(spec.loader.get_data(spec.origin)).digest() for spec in specs]  # type: ignore[union-attr]
 
 
@@ -75,7 +77,7 @@ def _made_from(device: jax.Device) -> list[Any]:
     return [jax.__version__, jaxlib.version.__version__, platform, settings]
 
 
-def _load(path: Path, device: jax.Device) -> Callable[..., Any] | None:
+def _load(path: Path, devices: tuple[jax.Device, ...]) -> Callable[..., Any] | None:
     """The program that is kept there, whole; None if there is none, or not for this JAX."""
     with suppress(Exception):  # it is only a cache
         # O_NONBLOCK, so that a FIFO in its place is not waited for.
@@ -89,7 +91,7 @@ def _load(path: Path, device: jax.Device) -> Callable[..., Any] | None:
             os.utime(path)  # it was used
             executable, in_tree, out_tree = pickle.loads(program)
             loaded: Callable[..., Any] = serialize_executable.deserialize_and_load(
-                executable, in_tree, out_tree, backend=device.client, execution_devices=[device]
+                executable, in_tree, out_tree, backend=devices[0].client, execution_devices=devices
             )
             return loaded
     return None

@@ -20,9 +20,10 @@ from specdec_cli import exact, kernel
 from specdec_cli.batch import Batch, Reading, is_jax, make_batch
 from specdec_cli.buffers import Scratch
 from specdec_cli.decide import Verification, decide, empty_residual_texts, joined, no_rows
-from specdec_cli.devices import computes_float64, default_device, find_device, home_of
+from specdec_cli.devices import computes_float64, default_device, devices_beside, find_device, home_of
 from specdec_cli.errors import EmptyResidualWarning, InputError
 from specdec_cli.kernel import Evidence
+from specdec_cli.mesh import mesh_of, on_every_device, spread
 from specdec_cli.programs import Programs
 from specdec_cli.rounding import Precision, precision, summation_error
 from specdec_cli.shapes import Piece, parts, pieces, read_to_end
@@ -37,6 +38,7 @@ def verify_batch(
     validate: bool = True,
     sum_tolerance: Fraction | None = None,
     device: str | None = None,
+    devices: int | str | None = None,
     dtype: str | None = None,
     programs: Programs | None = None,
 ) -> Verification:
@@ -48,6 +50,7 @@ def verify_batch(
         or answered, by chance; one that is (or only sums to something else) is answered all the same.
       sum_tolerance: how far from 1 a sum may be, exclusive; by default 1e-3, and 1e-2 for 16-bit floats.
       device: "cpu", "gpu" or "tpu"; by default JAX's default device, or where the probabilities are.
+      devices: over how many devices of that kind rows are shared, 1 or more, or "all"; by default that one alone.
       dtype: what the kernel computes in; by default "float64" where the device has it, else "float32".
         The answer does not depend on it.
       programs: compiled ones that are kept; by default none are.
@@ -57,14 +60,14 @@ def verify_batch(
 
     Raises:
       InputError: a row is not a distribution, or (without `validate`) holds a value that cannot be decided on.
-      EnvironmentFault: there is no such device.
+      EnvironmentFault: there is no such device, or there are not so many.
     """
     if batch.shape[0] == 0:
         return no_rows(batch)
     where = find_device(device)
     if where is None and is_jax(batch.draft_probs) and is_jax(batch.target_probs):
         homes = batch.draft_probs.devices(), batch.target_probs.devices()
-        if homes[0] != homes[1]:
+        if homes[0] != homes[1] and devices is None:
             raise InputError(
                 f"is on {homes[0]}, target_probs on {homes[1]}", "put both on one device", field="draft_probs"
             )
@@ -77,7 +80,8 @@ def verify_batch(
         decimal=batch.reading is Reading.DECIMAL,
         input_bits=8 * min(getattr(batch, field).dtype.itemsize for field in PROB_FIELDS),
     )
-    task = _Task(how, where, device is not None, validate, sum_tolerance, programs or Programs(None))
+    chosen = (where,) if devices is None else devices_beside(where, devices)
+    task = _Task(how, chosen, device is not None, validate, sum_tolerance, programs or Programs(None))
     found: list[Verification] = []
     try:
         for part in parts(batch):
@@ -93,7 +97,7 @@ class _Task:
     """What is to be done with every part of a batch."""
 
     how: Precision
-    device: jax.Device
+    devices: tuple[jax.Device, ...]
     moves: bool
     """Arrays on another device are to be computed with here."""
     validate: bool
@@ -103,7 +107,7 @@ class _Task:
 
     def verify(self, part: Batch) -> Verification:
         """The answer for rows that are in memory."""
-        threads = number_of_cores() if self.on_cpu else 1
+        threads = number_of_cores() if self.on_cpu and len(self.devices) == 1 else 1
         _, positions, vocabulary = part.shape
         computed = in_threads(
             partial(self.compute, positions=positions),
@@ -124,7 +128,7 @@ class _Task:
     @property
     def on_cpu(self) -> bool:
         """Rows are computed one by one, in memory that JAX can take as it is."""
-        return bool(self.device.platform == "cpu")
+        return bool(self.devices[0].platform == "cpu")
 
     def compute(self, piece: Piece, positions: int) -> tuple[Evidence, dict[str, np.ndarray]]:
         """The kernel's evidence, and where it is asked for its sums, of a piece's own rows and positions."""
@@ -132,17 +136,22 @@ class _Task:
         # Padding may hold NaN, and what overflows in float32 is decided exactly: neither is a fault to stop at.
         with (
             jax.enable_x64(self.how.dtype == "float64"),
-            jax.default_device(self.device),
+            jax.default_device(self.devices[0]),
             jax.debug_nans(False),
             jax.debug_infs(False),
             jax.transfer_guard("allow"),
         ):
             placed = {name: self.placed(name, array) for name, array in piece.arrays.items()}
-            if piece.count < len(piece.arrays["draft_tokens"]):
-                placed["first"] = np.int32(piece.first)
             function = kernel.verify_rows_and_sums if self.validate else kernel.verify_rows
-            options = {"count": piece.count, "how": self.how, "one_by_one": self.on_cpu}
-            got = self.programs.run(function, placed, self.device, **options)
+            options: dict[str, Any] = {"how": self.how, "one_by_one": self.on_cpu}
+            if len(self.devices) > 1:
+                mesh = mesh_of(self.devices)
+                function = on_every_device(function, mesh)
+                placed = {name: spread(name, array, mesh) for name, array in placed.items()}
+            elif piece.count < len(piece.arrays["draft_tokens"]):
+                placed["first"] = np.int32(piece.first)
+                options["count"] = piece.count
+            got = self.programs.run(function, placed, self.devices, **options)
             evidence, sums = jax.tree.map(np.asarray, got if self.validate else (got, {}))
         cut = (part[piece.own, :positions] if part.ndim == 2 else part[piece.own] for part in evidence)
         own = {name: part[piece.own, : positions + (name == "target_probs")] for name, part in sums.items()}
@@ -153,8 +162,8 @@ class _Task:
         if self.how.dtype == "float32" and array.dtype == np.float64:
             with np.errstate(all="ignore"):  # what overflows becomes infinity, which the exact path then decides
                 array = np.asarray(array).astype(np.float32)
-        if self.moves and is_jax(array):
-            array = jax.device_put(array, self.device)
+        if self.moves and is_jax(array) and len(self.devices) == 1:
+            array = jax.device_put(array, self.devices[0])
         return array if is_jax(array) or not self.on_cpu else self.scratch.aligned(name, array)
 
 
@@ -178,13 +187,16 @@ def verify_arrays(
     *,
     validate: bool = True,
     sum_tolerance: float | None = None,
+    devices: int | str | None = None,
 ) -> dict[str, jax.Array]:
     """`specdec_cli.verify`; see there."""
     given = (draft_tokens, draft_probs, target_probs, accept_uniforms, sample_uniforms)
     with jax.transfer_guard("allow"):  # what is moved here, and how much of it, does not depend on the caller
         batch = make_batch(dict(zip(AXES, given, strict=True)))
         tolerance = None if sum_tolerance is None else exact.value(sum_tolerance, Reading.DECIMAL)
-        verification = verify_batch(batch, validate=validate, sum_tolerance=tolerance)
+        if devices is not None and devices != "all" and not (isinstance(devices, int) and devices >= 1):
+            raise InputError(f"devices is {devices!r}, expected a number of 1 or more, or 'all'")
+        verification = verify_batch(batch, validate=validate, sum_tolerance=tolerance, devices=devices)
         answer = {"num_accepted": verification.num_accepted, "tokens": verification.tokens}
         hand_over = _handed_over if is_jax(batch.target_probs) else partial(jax.tree.map, jnp.asarray)
         arrays: dict[str, jax.Array] = hand_over(answer)

@@ -237,9 +237,9 @@ def test_a_program_in_anothers_place_is_none(process, tmp_path):
     (path,) = programs(tmp_path / "home")
     other = path.with_name("0" * 64 + path.suffix)
     path.rename(other)
-    assert kept._load(other, jax.devices()[0]) is None
+    assert kept._load(other, (jax.devices()[0],)) is None
     other.rename(path)
-    assert kept._load(path, jax.devices()[0]) is not None
+    assert kept._load(path, (jax.devices()[0],)) is not None
 
 
 def test_a_pipe_in_a_programs_place_is_not_waited_for(process, tmp_path):

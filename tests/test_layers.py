@@ -26,6 +26,7 @@ ORDER = [
     "devices",
     "sums",
     "kernel",
+    "mesh",
     "decide",
     "consoles",
     "explain",
@@ -84,7 +85,7 @@ def importers(library):
 @pytest.mark.parametrize(
     ("library", "allowed"),
     [
-        ("jax", {"sums", "kernel", "programs", "verification", "devices"}),
+        ("jax", {"sums", "kernel", "mesh", "programs", "verification", "devices"}),
         ("rich", {"consoles", "explain", "check", "progress"}),
         ("typer", {"cli", "options"}),
         ("click", set()),

@@ -101,6 +101,7 @@ class Standard:
     validate: bool = True
     sum_tolerance: Fraction | None = None
     device: str | None = None
+    devices: int | str | None = None
 
 
 def check(pairs: Sequence[Pair], standard: Standard) -> Report:
@@ -145,6 +146,7 @@ def _check_step(
         validate=standard.validate,
         sum_tolerance=standard.sum_tolerance,
         device=standard.device,
+        devices=standard.devices,
     )
     judgements = judge(step.batch, verification, step.answer, standard.how, by_support=by_support)
     suspicion.add(step.batch, verification, step.answer, judgements, strict=standard.strict)
