@@ -7,18 +7,41 @@ them. So a file may be larger than the memory, and reading goes on while somethi
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from specdec_cli.buffers import empty
 
+
+@dataclass(frozen=True)
+class Share:
+    """One of the processes that share the rows of an input."""
+
+    number: int
+    """Which, from 0."""
+    of: int
+
+    def of_rows(self, rows: int) -> slice:
+        """Its rows: consecutive, and as many as another's, give or take one."""
+        return slice(rows * self.number // self.of, rows * (self.number + 1) // self.of)
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """The CRC-32 of a stretch of a file, for the rest to be added to."""
+
+    crc: int
+    length: int
+
+
 AHEAD = 3 << 26
 """Bytes of one array that may be read before they are asked for."""
 
 
 class Source(Protocol):
-    """The bytes of an array in C order, the first row first."""
+    """The bytes of an array in C order, or a stretch of them."""
 
     def read_into(self, memory: memoryview) -> None:
         """Fill the memory with the bytes that follow those read last.
@@ -27,15 +50,25 @@ class Source(Protocol):
           InputError: they cannot be read.
         """
 
-    def end(self) -> None:
-        """Check what was read, when all of it was.
+    def end(self) -> Checksum | None:
+        """Check what was read, when all of it was; of a stretch, which cannot be checked alone, what it adds.
+
+        Raises:
+          InputError: it is not what was written.
+        """
+
+    def end_of_all(self, others: list[Checksum]) -> None:
+        """Check all that was read, by the one who read the first stretch.
+
+        Args:
+          others: of the stretches that follow.
 
         Raises:
           InputError: it is not what was written.
         """
 
     def at(self, offset: int, size: int) -> bytes:
-        """Any of the bytes, wherever reading is.
+        """Any of the array's bytes, wherever reading is.
 
         Raises:
           InputError: they cannot be read.
@@ -49,10 +82,11 @@ class RowsInFile:
     """An array that can be read once, run by run, and a little of it anywhere.
 
     Args:
-      source: its bytes.
+      source: its bytes, from the first row that is to be read.
       shape: (B, M, V), without a zero.
       dtype: what is stored; rows come in native byte order.
-      runs: how many rows come at a time; together B, the first no fewer than the others.
+      runs: how many rows come at a time; the first no fewer than the others.
+      first: the first row that is to be read; with the runs, all of them or a share.
     """
 
     def __init__(
@@ -61,11 +95,14 @@ class RowsInFile:
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         runs: list[int],
+        first: int = 0,
     ) -> None:
-        self.shape, self.dtype, self.runs = shape, dtype.newbyteorder("="), runs
+        self.shape, self.dtype, self.runs, self.first = shape, dtype.newbyteorder("="), runs, first
+        self.checksum = None if runs else source.end()
+        """Of a share of the rows, once they were read."""
         self.ndim, self.size = len(shape), int(np.prod(shape, dtype=np.int64))
         self._source, self._stored_as = source, dtype
-        run_bytes = runs[0] * self.size // shape[0] * dtype.itemsize
+        run_bytes = max(runs, default=1) * self.size // shape[0] * dtype.itemsize
         depth = min(max(AHEAD // run_bytes, 2), len(runs))
         self._memory: list[np.ndarray | None] = [None] * depth
         self._next = 0
@@ -100,6 +137,10 @@ class RowsInFile:
         """Give the memory back that rows were read into."""
         self._coming, self._memory, self._next = [], [], len(self.runs)
 
+    def end_of_all(self, others: list[Checksum]) -> None:
+        """See `Source`."""
+        self._source.end_of_all(others)
+
     def close(self) -> None:
         """Stop reading."""
         self._reader.shutdown(wait=True, cancel_futures=True)
@@ -124,5 +165,5 @@ class RowsInFile:
         if not self._stored_as.isnative:
             rows.byteswap(inplace=True)
         if run == len(self.runs) - 1:
-            self._source.end()
+            self.checksum = self._source.end()
         return rows

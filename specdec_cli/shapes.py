@@ -96,6 +96,8 @@ def runs_of_rows(rows: int, row_bytes: int) -> Iterator[int]:
 def parts(batch: Batch) -> Iterator[Batch]:
     """The batch in memory: as it is, or, where its probabilities are in a file, one run of rows after another.
 
+    Of a share of the rows in a file, only these.
+
     Yields:
       The rows, which hold until the next are asked for.
     """
@@ -103,7 +105,7 @@ def parts(batch: Batch) -> Iterator[Batch]:
     if not in_file:
         yield batch
         return
-    first = 0
+    first = in_file[0].first
     for count in in_file[0].runs:
         rows: dict[str, Any] = {
             name: array.next_rows() if isinstance(array, RowsInFile) else array[first : first + count]
@@ -113,6 +115,11 @@ def parts(batch: Batch) -> Iterator[Batch]:
         first += count
     for probs in in_file:
         probs.give_back()
+
+
+def first_row(batch: Batch) -> int:
+    """The first row that is to be computed; another than 0 where others compute those before."""
+    return batch.draft_probs.first if isinstance(batch.draft_probs, RowsInFile) else 0
 
 
 def read_to_end(batch: Batch) -> None:

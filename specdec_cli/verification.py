@@ -26,7 +26,7 @@ from specdec_cli.kernel import Evidence
 from specdec_cli.mesh import mesh_of, on_every_device, spread
 from specdec_cli.programs import Programs
 from specdec_cli.rounding import Precision, precision, summation_error
-from specdec_cli.shapes import Piece, parts, pieces, read_to_end
+from specdec_cli.shapes import Piece, first_row, parts, pieces, read_to_end
 from specdec_cli.structure import AXES, PROB_FIELDS
 from specdec_cli.threads import in_threads, number_of_cores
 from specdec_cli.validate import check_distributions, finite_and_not_negative
@@ -88,8 +88,8 @@ def verify_batch(
             found.append(task.verify(part))
     except InputError as error:
         read_to_end(batch)  # damage, if there is any, says more than what was made of the numbers
-        raise error.moved(sum(len(part.num_accepted) for part in found)) from None
-    return joined(found)
+        raise error.moved(first_row(batch) + sum(len(part.num_accepted) for part in found)) from None
+    return joined(found) if found else no_rows(batch)
 
 
 @dataclass(frozen=True)

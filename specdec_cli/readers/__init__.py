@@ -21,6 +21,7 @@ from specdec_cli.errors import EnvironmentFault, InputError, UnfinishedError
 from specdec_cli.readers import json_text, npz
 from specdec_cli.readers.lines import Lines
 from specdec_cli.readers.members import on_disk
+from specdec_cli.rows import Share
 from specdec_cli.structure import AXES
 
 STDIN = "-"
@@ -82,7 +83,7 @@ class Document:
         return self.line is not None and self.more_follow()
 
 
-def documents(name: str, wanted: Collection[str] = AXES) -> Iterator[Document]:
+def documents(name: str, wanted: Collection[str] = AXES, share: Share | None = None) -> Iterator[Document]:
     """Read an input step by step.
 
     JSON Lines are told from one JSON object by content: an object that ends on the line where it starts is a
@@ -91,6 +92,7 @@ def documents(name: str, wanted: Collection[str] = AXES) -> Iterator[Document]:
     Args:
       name: a path, or `-` for standard input.
       wanted: the fields to read, of an input or of an answer.
+      share: the rows to read of an input that `can_be_shared`.
 
     Yields:
       The documents, in order; to be used before the next is asked for. Decimal reading for JSON, binary for NPZ.
@@ -104,7 +106,7 @@ def documents(name: str, wanted: Collection[str] = AXES) -> Iterator[Document]:
             start = _start_of(stream)
             _refuse_other_formats(start)
             if start.startswith(ZIP_MAGIC):
-                with _seekable(stream, start) as archive, npz.open_fields(archive, wanted) as fields:
+                with _seekable(stream, start) as archive, npz.open_fields(archive, wanted, share) as fields:
                     yield Document(source, None, Reading.BINARY, fields, None, None, lambda: False)
             else:
                 yield from _json_documents(Lines(stream, start), source, wanted)
@@ -115,6 +117,13 @@ def documents(name: str, wanted: Collection[str] = AXES) -> Iterator[Document]:
         raise
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", source=source) from None
+
+
+def can_be_shared(name: str) -> bool:
+    """Whether several processes can each read rows of their own of an input."""
+    with suppress(OSError, ValueError), open(name, "rb") as stream:
+        return npz.can_be_shared(stream)
+    return False
 
 
 def bytes_in_memory(name: str) -> int:

@@ -8,10 +8,13 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
+from operator import xor
 from tempfile import TemporaryFile
 from typing import IO, BinaryIO, cast
 
 from specdec_cli.errors import EnvironmentFault, InputError, fault_of
+from specdec_cli.rows import Checksum
 
 COPY_AGAIN = "was it copied or written to its end? `unzip -t FILE` checks it"
 _LOCAL_HEADER = struct.Struct("<26xHH")
@@ -66,6 +69,29 @@ def on_disk(stream: IO[bytes], what: str, start: bytes = b"") -> BinaryIO:
             return cast(BinaryIO, file)
 
 
+def joined_crc(crc: int, then: Checksum) -> int:
+    """The CRC-32 of bytes with this one followed by others.
+
+    A zero byte takes the CRC's register through a linear map over GF(2), so many of them through a power of it,
+    which is found by squaring: as zlib's crc32_combine does, which Python's zlib does not offer.
+    """
+    # The map of one zero bit, by what it makes of each bit of the register; squared three times, of a byte.
+    power = [0xEDB88320, *(1 << bit for bit in range(31))]
+    for _ in range(3):
+        power = [_mapped(power, column) for column in power]
+    length = then.length
+    while length:
+        if length & 1:
+            crc = _mapped(power, crc)
+        power = [_mapped(power, column) for column in power]
+        length >>= 1
+    return crc ^ then.crc
+
+
+def _mapped(columns: list[int], bits: int) -> int:
+    return reduce(xor, (column for bit, column in enumerate(columns) if bits >> bit & 1), 0)
+
+
 class StoredBytes:
     """A member that is not compressed: read where it lies, past zipfile, which would copy it once more.
 
@@ -77,15 +103,26 @@ class StoredBytes:
       info: the member.
       field: its name, for messages.
       header: the bytes that come before the array's.
+      place: where in the array a stretch of it begins that is to be read; None to read all.
+      is_first: of the stretches; the header counts to that one.
     """
 
-    def __init__(self, stream: BinaryIO, info: zipfile.ZipInfo, field: str, header: bytes) -> None:
+    def __init__(
+        self,
+        stream: BinaryIO,
+        info: zipfile.ZipInfo,
+        field: str,
+        header: bytes,
+        place: int | None = None,
+        is_first: bool = True,
+    ) -> None:
         self._file, self._info, self._field = stream.fileno(), info, field
         self._written = self._when_written()
         lengths = _LOCAL_HEADER.unpack(os.pread(self._file, _LOCAL_HEADER.size, info.header_offset))
         self._start = info.header_offset + _LOCAL_HEADER.size + sum(lengths) + len(header)
-        self._at = self._start
-        self._crc = zlib.crc32(header)
+        self._is_stretch = place is not None
+        self._at = self._begun = self._start + (place or 0)
+        self._crc = zlib.crc32(header if is_first else b"")
 
     def read_into(self, memory: memoryview) -> None:
         """See `rows.Source`."""
@@ -93,9 +130,16 @@ class StoredBytes:
         self._at += len(memory)
         self._crc = zlib.crc32(memory, self._crc)
 
-    def end(self) -> None:
+    def end(self) -> Checksum | None:
         """See `rows.Source`."""
-        if self._crc != self._info.CRC:
+        if self._is_stretch:
+            return Checksum(self._crc, self._at - self._begun)
+        self.end_of_all([])
+        return None
+
+    def end_of_all(self, others: list[Checksum]) -> None:
+        """See `rows.Source`."""
+        if reduce(joined_crc, others, self._crc) != self._info.CRC:
             raise InputError(
                 f"is damaged: Bad CRC-32 for file {self._info.filename!r}", COPY_AGAIN, field=self._field
             )
@@ -153,6 +197,9 @@ class UnpackedBytes:
                 raise InputError("is damaged: it ends too early", COPY_AGAIN, field=self._field)
             memory[taken : taken + len(piece)] = piece
             taken += len(piece)
+
+    def end_of_all(self, others: list[Checksum]) -> None:
+        """See `rows.Source`; there are no others."""
 
     def end(self) -> None:
         """See `rows.Source`; reaching the end is what makes zipfile check the CRC."""

@@ -15,7 +15,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, cast
 
@@ -26,7 +26,7 @@ from numpy.lib import format as npy
 from specdec_cli import shapes
 from specdec_cli.errors import InputError
 from specdec_cli.readers.members import COPY_AGAIN, StoredBytes, UnpackedBytes, damage
-from specdec_cli.rows import RowsInFile, Source
+from specdec_cli.rows import RowsInFile, Share, Source
 from specdec_cli.structure import AXES, PROB_DTYPES, PROB_FIELDS, check_structure
 
 _SUFFIX = ".npy"
@@ -39,7 +39,9 @@ _END_RECORD = 22
 
 
 @contextmanager
-def open_fields(stream: BinaryIO, wanted: Collection[str] = AXES) -> Iterator[dict[str, Any]]:
+def open_fields(
+    stream: BinaryIO, wanted: Collection[str] = AXES, share: Share | None = None
+) -> Iterator[dict[str, Any]]:
     """Read the arrays of an archive.
 
     Types and shapes are checked from the headers before any data are read, so that a few bytes cannot unpack to
@@ -48,6 +50,7 @@ def open_fields(stream: BinaryIO, wanted: Collection[str] = AXES) -> Iterator[di
     Args:
       stream: seekable, at the archive's start.
       wanted: the fields to read.
+      share: of the rows that stay in the file, in an archive that `can_be_shared`, only these are to be read.
 
     Yields:
       The arrays by name, those of the wanted that are there, in the file's own byte order, large probabilities as
@@ -66,10 +69,11 @@ def open_fields(stream: BinaryIO, wanted: Collection[str] = AXES) -> Iterator[di
                 # Arrays of the right type and shape that take no memory.
                 check_structure({n: np.broadcast_to(np.zeros((), h.dtype), h.shape) for n, h in headers.items()})
             fields = dict.fromkeys(info.filename.removesuffix(_SUFFIX) for info in archive.infolist())
-            runs = _runs(headers)
+            share = share if _are_apart(archive, members, headers) else None
+            runs = _runs(headers, share)
             for name, info in members.items():
-                if runs and name in PROB_FIELDS and headers[name].may_stay:
-                    fields[name] = rows = _rows(archive, name, info, headers[name], runs)
+                if (runs or share) and name in PROB_FIELDS and headers[name].may_stay:
+                    fields[name] = rows = _rows(archive, name, info, headers[name], runs, share)
                     open_things.callback(rows.close)
             for name, info in members.items():
                 if fields[name] is None:
@@ -77,37 +81,67 @@ def open_fields(stream: BinaryIO, wanted: Collection[str] = AXES) -> Iterator[di
         yield fields
 
 
-def _runs(headers: dict[str, _Header]) -> list[int]:
+def can_be_shared(stream: BinaryIO) -> bool:
+    """Whether an archive has many rows that can be read apart: stored, row after row, in a file.
+
+    Args:
+      stream: seekable, at the archive's start.
+    """
+    with suppress(Exception), zipfile.ZipFile(stream) as archive:  # what is wrong is told when it is read
+        members = _members(archive, AXES)
+        headers = {name: _read_header(archive, name, info) for name, info in members.items()}
+        return _are_apart(archive, members, headers)
+    return False
+
+
+def _are_apart(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], headers: dict[str, _Header]) -> bool:
+    """Whether rows of the probabilities are many, and can be found without reading those before."""
+    return bool(_runs(headers, None)) and all(
+        headers[name].may_stay and _is_stored(archive, members[name]) for name in PROB_FIELDS
+    )
+
+
+def _runs(headers: dict[str, _Header], share: Share | None) -> list[int]:
     """The runs of rows in which probabilities are read; none where they are few enough to be read at once."""
     probs = [headers[name] for name in PROB_FIELDS if name in headers]
     if len(probs) < 2 or any(len(header.shape) != 3 or 0 in header.shape[::2] for header in probs):
         return []
     row_bytes = sum(math.prod(header.shape[1:]) * header.dtype.itemsize for header in probs)
     rows = probs[0].shape[0]
-    return (
-        list(shapes.runs_of_rows(rows, row_bytes))
-        if probs[1].shape[0] == rows and rows * row_bytes > shapes.LARGE
-        else []
-    )
+    if probs[1].shape[0] != rows or rows * row_bytes <= shapes.LARGE:
+        return []
+    own = len(range(rows)[share.of_rows(rows)]) if share else rows
+    return list(shapes.runs_of_rows(own, row_bytes))
 
 
 def _rows(
-    archive: zipfile.ZipFile, field: str, info: zipfile.ZipInfo, header: _Header, runs: list[int]
+    archive: zipfile.ZipFile,
+    field: str,
+    info: zipfile.ZipInfo,
+    header: _Header,
+    runs: list[int],
+    share: Share | None,
 ) -> RowsInFile:
     member = archive.open(info)
     start = member.read(header.length)
     source: Source
-    if info.compress_type == zipfile.ZIP_STORED and _is_file(archive.fp):
-        source = StoredBytes(cast(BinaryIO, archive.fp), info, field, start)
-    else:
+    if not _is_stored(archive, info):
         source = UnpackedBytes(archive, info, field, member, header.length)
-    return RowsInFile(source, header.shape, header.dtype, runs)
+        return RowsInFile(source, header.shape, header.dtype, runs)
+    stream = cast(BinaryIO, archive.fp)
+    if share is None:
+        return RowsInFile(StoredBytes(stream, info, field, start), header.shape, header.dtype, runs)
+    first = share.of_rows(header.shape[0]).start
+    place = first * math.prod(header.shape[1:]) * header.dtype.itemsize
+    source = StoredBytes(stream, info, field, start, place, share.number == 0)
+    return RowsInFile(source, header.shape, header.dtype, runs, first)
 
 
-def _is_file(stream: Any) -> bool:
-    """Whether it can be read at any place, by its descriptor."""
+def _is_stored(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bool:
+    """Whether a member's bytes can be read where they lie in a file, by its descriptor."""
+    stream: Any = archive.fp
     try:
-        return hasattr(os, "preadv") and stream.fileno() >= 0
+        return info.compress_type == zipfile.ZIP_STORED and hasattr(os, "preadv") and stream.fileno() >= 0
     except (OSError, ValueError, AttributeError):
         return False
 
