@@ -72,6 +72,11 @@ def run(
     sum_tolerance: options.SumTolerance = None,
     device: options.OnDevice = None,
     devices: options.Devices = None,
+    distributed: options.Distributed = False,
+    coordinator: options.Coordinator = None,
+    num_processes: options.NumProcesses = None,
+    process_id: options.ProcessId = None,
+    distributed_timeout: options.DistributedTimeout = None,
 ) -> None:
     """Verify drafts: how many tokens are accepted, and which tokens the step emits.
 
@@ -93,22 +98,40 @@ def run(
             or_folder="; a folder that is not there yet is written with / at its end",
         )
         tolerance, number = options.tolerance_of(sum_tolerance), options.devices_of(devices)
+        joining = options.joining_of(
+            distributed,
+            coordinator,
+            num_processes,
+            process_id,
+            distributed_timeout,
+            explain=explain,
+            fail_fast=fail_fast,
+        )
+        if joining is not None:
+            from specdec_cli.guard import stand_behind
 
-        from specdec_cli import pipeline, results, writers
+            stand_behind(joining)
+
+        from specdec_cli import cluster, pipeline, results, sharing, writers
         from specdec_cli.inputs import find_inputs
         from specdec_cli.progress import Told
 
         found, several = find_inputs(inputs, recursive=recursive, leave_out=folder)
-        settings = pipeline.Settings(validate, tolerance, device and device.value, number)
         names = [input.name for input in found]
+        settings = pipeline.Settings(validate, tolerance, device and device.value, number)
+        place = None
         if folder is None:
             options.refuse_overwriting(names, output)
-            outcomes = pipeline.outcomes(found, settings, several=several)
         else:
             form = output_format or options.ResultFormat.JSON
             place = results.ResultFolder(folder, f".{form.value}", settings.decisive())
-            outcomes = pipeline.into_folder(
-                found, place, settings, resume=resume, force=force, fail_fast=fail_fast
+        processes = cluster.ALONE if joining is None else cluster.join(joining)
+        plan = sharing.agree(found, place, processes, **settings.decisive(), output=output, form=output_format)
+        if place is None:
+            outcomes = sharing.outcomes(found, settings, plan, several=several)
+        else:
+            outcomes = sharing.into_folder(
+                found, place, settings, plan, resume=resume, force=force, fail_fast=fail_fast
             )
         told = Told(
             outcomes,
@@ -117,12 +140,12 @@ def run(
             by_input=folder is not None,
             fail_fast=fail_fast,
             quiet=quiet,
-            bar=not no_progress,
+            bar=not no_progress and processes.leads,
             to_stdout=output is None,
         )
 
         explained = map(partial(_say_why, told), told) if explain else iter(told)
-        if folder is not None:
+        if folder is not None or not processes.leads:
             deque(explained, maxlen=0)
         else:
             pieces = filter(None, map(partial(writers.encode, suffix=suffix), explained))
@@ -131,7 +154,7 @@ def run(
                     write_stdout(piece)
             else:
                 writers.write_file(output, pieces if suffix == ".jsonl" else writers.only_one(pieces, output))
-        raise typer.Exit(told.end())
+        raise typer.Exit(sharing.end(told, processes))
 
 
 @app.command(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from specdec_cli.errors import InputError
+from specdec_cli.rows import Share
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class Input:
     place: str
     """Where its result belongs in a folder of results: its path in the folder it was found in, or its own name."""
     error: InputError | None = None
+    share: Share | None = None
+    """The rows to do, where other processes do the others."""
 
 
 PATTERNS = (".json", ".jsonl", ".npz")

@@ -14,6 +14,8 @@ import typer
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from specdec_cli.guard import Joining
+
 
 class Device(enum.StrEnum):
     """Where to compute."""
@@ -125,6 +127,31 @@ Devices = Annotated[
     str | None,
     typer.Option(metavar="N|all", help="Share rows over N devices of that kind. (default: one alone)"),
 ]
+Distributed = Annotated[
+    bool,
+    typer.Option(
+        "--distributed", help="Share the inputs between processes, as srun or mpirun start them on many machines."
+    ),
+]
+Coordinator = Annotated[
+    str | None,
+    typer.Option("--coordinator", metavar="HOST:PORT", help="With --distributed: where process 0 is."),
+]
+NumProcesses = Annotated[
+    int | None, typer.Option("--num-processes", metavar="N", min=1, help="With --distributed: how many there are.")
+]
+ProcessId = Annotated[
+    int | None, typer.Option("--process-id", metavar="I", min=0, help="With --distributed: which this is, from 0.")
+]
+DistributedTimeout = Annotated[
+    int | None,
+    typer.Option(
+        "--distributed-timeout",
+        metavar="SECONDS",
+        min=1,
+        help="Give up when a process has not come, or has shown no sign of life, for so long. (default: 100)",
+    ),
+]
 FormOfExplanation = Annotated[
     ExplainFormat | None, typer.Option("--format", help="The form of the explanation. (default: text)")
 ]
@@ -211,6 +238,50 @@ def devices_of(text: str | None) -> int | str | None:
     if not re.fullmatch(r"0*[1-9]\d{0,5}", text):
         raise typer.BadParameter(f"{text!r} is neither a number of 1 or more nor 'all'", param_hint="--devices")
     return int(text)
+
+
+def joining_of(
+    distributed: bool,
+    coordinator: str | None,
+    number: int | None,
+    process: int | None,
+    timeout: int | None,
+    **alone: bool,
+) -> Joining | None:
+    """How to find the other processes; None where there are none.
+
+    Args:
+      distributed: there are.
+      coordinator: HOST:PORT of process 0, if the user says it.
+      number: of processes, likewise.
+      process: which this is, likewise.
+      timeout: seconds, likewise.
+      alone: options that only one process can have.
+    """
+    given = {
+        "--coordinator": coordinator,
+        "--num-processes": number,
+        "--process-id": process,
+        "--distributed-timeout": timeout,
+    }
+    if not distributed:
+        for name, value in given.items():
+            if value is not None:
+                raise typer.BadParameter(f"{name} goes with --distributed", param_hint=name)
+        return None
+    for name, value in alone.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(f"{option} is for one process, without --distributed", param_hint=option)
+    if coordinator is not None and not re.fullmatch(r"\S+:[1-9]\d{0,4}", coordinator):
+        raise typer.BadParameter(f"{coordinator!r} is not of the form HOST:PORT", param_hint="--coordinator")
+    if number is not None and process is not None and process >= number:
+        raise typer.BadParameter(
+            f"{process} is none of {number} processes, which are numbered from 0", param_hint="--process-id"
+        )
+    from specdec_cli.guard import Joining
+
+    return Joining(coordinator, number, process, 100 if timeout is None else timeout)
 
 
 def suffix_of(output: str | None, known: set[str], default: str, *, or_folder: str = "") -> str:

@@ -37,10 +37,11 @@ class Settings:
 
 
 DEFAULTS = Settings()
+Join = Callable[[Outcome], Outcome]
 
 
 def outcomes(
-    inputs: Sequence[Input], settings: Settings = DEFAULTS, *, several: bool = False
+    inputs: Sequence[Input], settings: Settings = DEFAULTS, *, several: bool = False, join: Join | None = None
 ) -> Iterator[Outcome]:
     """Verify every step of every input, one at a time. A failure is an outcome, and the rest go on.
 
@@ -48,6 +49,7 @@ def outcomes(
       inputs: what `find_inputs` found.
       settings: for all of them.
       several: they are more than one, and their results stand together.
+      join: what makes of the outcome for a share of the rows the one for all.
 
     Yields:
       An outcome for each step, before the next is read.
@@ -56,7 +58,8 @@ def outcomes(
       EnvironmentFault: this machine can do none of it.
     """
     for number, opened in enumerate(_ahead(inputs, _opened)):
-        yield from _outcomes_of(Outcome(inputs[number].name, number, several=several), opened, settings)
+        blank = Outcome(inputs[number].name, number, several=several)
+        yield from _outcomes_of(blank, opened, settings, join)
 
 
 AHEAD = 1 << 27
@@ -92,7 +95,7 @@ def _opened(input: Input) -> Iterator[Document]:
     """The documents of an input, of which the first has been read; or the error, to be raised by them."""
     if input.error is not None:
         return _raising(input.error)
-    found = documents(input.name)
+    found = documents(input.name, share=input.share)
     try:
         return chain([next(found)], found)
     except Exception as error:
@@ -104,11 +107,15 @@ def _raising(error: Exception) -> Iterator[Document]:
     yield
 
 
-def _outcomes_of(blank: Outcome, opened: Iterator[Document], settings: Settings) -> Iterator[Outcome]:
+def _outcomes_of(
+    blank: Outcome, opened: Iterator[Document], settings: Settings, join: Join | None
+) -> Iterator[Outcome]:
     """The steps of an input, each filled into a blank outcome; none is kept while the next is read."""
     try:
         for document in opened:
-            yield _outcome_of(blank, document, settings)
+            outcome = _outcome_of(blank, document, settings)
+            yield join(outcome) if join else outcome
+            del outcome
             del document
     except Exception as error:
         yield replace(blank, error=_failure(error, blank.name))
@@ -154,30 +161,30 @@ def into_folder(
     resume: bool = False,
     force: bool = False,
     fail_fast: bool = False,
+    join: Join | None = None,
 ) -> Iterator[Outcome]:
     """Verify every input into a result of its own, which holds what `specdec run` prints for that input alone.
 
     A failure leaves its record as the result, and is tried again the next time.
 
     Args:
-      inputs: what `find_inputs` found.
+      inputs: what `find_inputs` found, of which none clashes with another (`refuse_clashes`).
       folder: where results go.
       settings: for all of them.
       resume: skip an input whose result is there and would come out the same.
       force: replace any other result that is there; without it such an input fails, and the result is kept.
       fail_fast: stop after the first input that fails.
+      join: what makes of the outcome for a share of the rows the one for all.
 
     Yields:
       An outcome for each step. The last of an input comes when its result is in place.
 
     Raises:
-      InputError: two inputs would have one result, or a result would replace an input; nothing has been written.
       EnvironmentFault: results cannot be written, or this machine can do none of it.
     """
-    _refuse_clashes(inputs, folder)
     for number, plan in enumerate(_ahead(inputs, lambda input: _plan(input, folder, resume, force))):
         failed = False
-        for outcome in _outcomes_into_folder(inputs[number], number, plan, folder, settings):
+        for outcome in _outcomes_into_folder(inputs[number], number, plan, folder, settings, join):
             failed |= outcome.status is Status.FAILED
             yield outcome
         if failed and fail_fast:
@@ -219,14 +226,14 @@ def _plan(input: Input, folder: ResultFolder, resume: bool, force: bool) -> _Pla
 
 
 def _outcomes_into_folder(
-    input: Input, number: int, plan: _Plan, folder: ResultFolder, settings: Settings
+    input: Input, number: int, plan: _Plan, folder: ResultFolder, settings: Settings, join: Join | None
 ) -> Iterator[Outcome]:
     blank = Outcome(input.name, number)
     if plan.opened is None:
         yield replace(blank, error=plan.refused)
         return
     last = None
-    found = _outcomes_of(blank, plan.opened, settings)
+    found = _outcomes_of(blank, plan.opened, settings, join)
     try:
         with folder.writing(input.place, plan.digest, replace=plan.replace) as file:
             for outcome in found:
@@ -278,7 +285,12 @@ def _refuse_nameless(input: Input) -> None:
         )
 
 
-def _refuse_clashes(inputs: Sequence[Input], folder: ResultFolder) -> None:
+def refuse_clashes(inputs: Sequence[Input], folder: ResultFolder) -> None:
+    """Refuse results that would take each other's place, or an input's.
+
+    Raises:
+      InputError: there are such.
+    """
     files = [input for input in inputs if input.error is None and "\0" not in input.name]
     given = {os.path.realpath(input.name): input.name for input in files}
     taken: dict[str, str] = {}

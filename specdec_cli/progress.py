@@ -7,7 +7,7 @@ import stat
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -118,6 +118,17 @@ class Told:
         if self._bar is not None:
             self._bar.hide()
         terminal.say(words)
+
+    def counted(self) -> tuple[dict[str, int], ExitCode]:
+        """How many came to which end, by its word, and how to exit."""
+        return {status.value: number for status, number in self._counts.items()}, self._exit_code
+
+    def include(self, counts: Mapping[str, int], exit_code: int) -> None:
+        """Count what another process has counted, and told of."""
+        for word, number in counts.items():
+            self._counts[Status(word)] += number
+        if exit_code and self._exit_code is not ExitCode.INPUT:
+            self._exit_code = ExitCode(exit_code)
 
     def end(self) -> ExitCode:
         """Tell what became of all, and say how to exit."""

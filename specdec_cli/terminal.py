@@ -114,8 +114,9 @@ def _discard_stdout() -> None:
 
 def _stop(code: ExitCode) -> NoReturn:
     """End at once: an exception raised in the middle of JAX's own code can end in a crash."""
-    with suppress(OSError):
-        os.write(2, mending + (farewell().encode() + b"\n" if farewell else b""))
+    with suppress(OSError, ValueError):
+        said = mending + (farewell().encode() + b"\n" if farewell else b"")
+        os.write(2 if sys.stderr is None else sys.stderr.fileno(), said)
     writers = sys.modules.get("specdec_cli.writers")
     for name in list(writers.temporary_names) if writers else []:
         with suppress(OSError):

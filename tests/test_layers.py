@@ -43,6 +43,9 @@ ORDER = [
     "terminal",
     "info",
     "progress",
+    "guard",
+    "cluster",
+    "sharing",
 ]
 
 

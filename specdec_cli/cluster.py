@@ -1,0 +1,134 @@
+"""Several processes, on one machine or many: who they are, and what they tell each other.
+
+JAX's distributed runtime brings them together, sees when one dies (`guard.py`), and keeps the messages: a store of
+keys and values at process 0. No array is spread over processes; what crosses the network is answers and counts.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from specdec_cli.errors import EnvironmentFault, InputError
+from specdec_cli.guard import Joining
+from specdec_cli.loading import loading_jax
+
+_PIECE = 1 << 24
+"""Bytes of a message that are sent at a time."""
+_PATIENCE = 10_000
+"""Milliseconds of one wait for a message; another follows, as long as the runtime finds all processes alive."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The processes that work together; alone, there is nobody to talk to."""
+
+    process: int = 0
+    number: int = 1
+    _client: Any = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is process 0, which gathers results and speaks for all."""
+        return self.process == 0
+
+    def send(self, key: str, data: bytes) -> None:
+        """Leave a message for whoever asks for it; a key is used once."""
+        pieces = [data[start : start + _PIECE] for start in range(0, max(len(data), 1), _PIECE)]
+        for count, piece in enumerate(pieces):
+            self._client.key_value_set_bytes(f"specdec/{key}/{count}", b"%d " % len(pieces) + piece)
+
+    def receive(self, key: str, *, keep: bool = False) -> bytes:
+        """Wait for a message, and take it.
+
+        Args:
+          key: what it was sent under.
+          keep: others are to receive it too.
+        """
+        data, count, number = b"", 0, 1
+        while count < number:
+            place = f"specdec/{key}/{count}"
+            total, _, piece = self._wait_for(place).partition(b" ")
+            if not keep:
+                self._client.key_value_delete(place)
+            data, count, number = data + piece, count + 1, int(total)
+        return data
+
+    def _wait_for(self, place: str) -> bytes:
+        while True:
+            try:
+                found: bytes = self._client.blocking_key_value_get_bytes(place, _PATIENCE)
+                return found
+            except Exception as error:  # JAX's own type, by version
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    raise EnvironmentFault(f"process 0 cannot be reached: {str(error).splitlines()[0]}") from None
+
+    def agree(self, digests: dict[str, str]) -> None:
+        """See that all processes were given the same.
+
+        Args:
+          digests: what must be the same, by what it is called in a message.
+
+        Raises:
+          InputError: it is not; in every process.
+        """
+        if self.number == 1:
+            return
+        fault = b""
+        if self.leads:
+            for other in range(1, self.number):
+                theirs = json.loads(self.receive(f"given/{other}"))
+                differ = [name for name, digest in digests.items() if theirs.get(name) != digest]
+                if differ and not fault:
+                    fault = f"process {other} was given other {' and '.join(differ)} than process 0".encode()
+            self.send("agreed", fault)
+        else:
+            self.send(f"given/{self.process}", json.dumps(digests).encode())
+            fault = self.receive("agreed", keep=True)
+        if fault:
+            self.leave()
+            raise InputError(fault.decode(), "all need the same files, in the same order, and the same options")
+
+    def leave(self) -> None:
+        """Part from the others, when all of them do."""
+        if self._client is None:
+            return
+        import jax
+
+        with suppress(Exception):  # everything was said
+            jax.distributed.shutdown()  # type: ignore[no-untyped-call]
+
+
+ALONE = Cluster()
+
+
+def join(joining: Joining) -> Cluster:
+    """Find the other processes, and wait until all are there.
+
+    Raises:
+      EnvironmentFault: there is nothing to join. (Where others do not come, the runtime ends this process.)
+    """
+    with loading_jax():
+        import jax
+        from jax._src import distributed  # its store of messages has no public name yet
+
+        from specdec_cli.devices import find_device
+    try:
+        jax.distributed.initialize(
+            coordinator_address=joining.coordinator,
+            num_processes=joining.number,
+            process_id=joining.process,
+            initialization_timeout=joining.timeout,
+            heartbeat_timeout_seconds=joining.timeout,
+            shutdown_timeout_seconds=joining.timeout,
+        )
+    except Exception as error:
+        raise EnvironmentFault(
+            f"JAX finds no other processes to work with: {str(error).strip().splitlines()[0]}",
+            "srun and mpirun tell it; else --coordinator HOST:PORT --num-processes N --process-id I do",
+        ) from None
+    find_device(None)  # every process takes part in this, whether it will have something to compute or not
+    state = distributed.global_state
+    return Cluster(state.process_id, state.num_processes, state.client)

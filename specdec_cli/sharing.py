@@ -1,0 +1,255 @@
+"""Inputs → outcomes, by several processes: who does what, and how it comes together in process 0.
+
+Whole inputs go round: input k is done by process k modulo their number. Where there are fewer inputs than
+processes, the rows of a large stored NPZ are shared instead: every process reads its own bytes, and process 0
+joins the answers and the CRCs. Nobody asks for work, so that nothing depends on who is quicker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import count, groupby
+from typing import Any
+
+import numpy as np
+
+from specdec_cli import __version__, pipeline
+from specdec_cli.batch import Reading
+from specdec_cli.cluster import Cluster
+from specdec_cli.decide import Verification, joined
+from specdec_cli.errors import EnvironmentFault, InputError, SpecdecError
+from specdec_cli.inputs import Input
+from specdec_cli.outcome import Outcome
+from specdec_cli.pipeline import Settings
+from specdec_cli.progress import Told
+from specdec_cli.readers import STDIN, Document, can_be_shared
+from specdec_cli.results import ResultFolder
+from specdec_cli.rows import Checksum, RowsInFile, Share
+from specdec_cli.structure import PROB_FIELDS
+
+_END = b""
+"""A message that follows the last of an input's."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Who does what."""
+
+    cluster: Cluster
+    by_rows: list[bool]
+    """Of each input: all processes do it, each some of the rows."""
+
+    def owner(self, number: int) -> int:
+        """The process that does the whole of an input."""
+        return number % self.cluster.number
+
+    def own(self) -> list[int]:
+        """The inputs that this process has a part in."""
+        return [
+            number
+            for number, shared in enumerate(self.by_rows)
+            if shared or self.owner(number) == self.cluster.process
+        ]
+
+    def part_of(self, input: Input, number: int) -> Input:
+        """An input, or this process's share of it."""
+        share = Share(self.cluster.process, self.cluster.number)
+        return replace(input, share=share) if self.by_rows[number] else input
+
+
+def agree(inputs: Sequence[Input], folder: ResultFolder | None, cluster: Cluster, **options: Any) -> _Plan:
+    """Decide who does what, and see that all decide the same.
+
+    Args:
+      inputs: all of them, in every process.
+      folder: where results go, if they go to a folder.
+      cluster: the processes.
+      options: whatever else the results depend on.
+
+    Raises:
+      InputError: other processes were given something else, or what cannot be done.
+    """
+    few = 1 < cluster.number > len(inputs)
+    by_rows = [few and input.error is None and can_be_shared(input.name) for input in inputs]
+    try:
+        if cluster.number > 1 and any(input.name == STDIN for input in inputs):
+            raise InputError("standard input cannot be shared between processes", "give it as a file")
+        if folder is not None:
+            pipeline.refuse_clashes(inputs, folder)
+    except InputError:
+        cluster.leave()  # as all of them do
+        raise
+    files = [
+        (input.name, input.place, _size(input), shared) for input, shared in zip(inputs, by_rows, strict=True)
+    ]
+    cluster.agree({"inputs": _digest(files), "options": _digest([__version__, cluster.number, options])})
+    return _Plan(cluster, by_rows)
+
+
+def outcomes(
+    inputs: Sequence[Input], settings: Settings, plan: _Plan, *, several: bool = False
+) -> Iterator[Outcome]:
+    """`pipeline.outcomes` of all inputs, in order, in process 0; none in the others, which send it theirs."""
+    cluster, own = plan.cluster, plan.own()
+    if cluster.number == 1:
+        yield from pipeline.outcomes(inputs, settings, several=several)
+        return
+    parts = [plan.part_of(inputs[number], number) for number in own]
+    found = (
+        replace(outcome, number=own[outcome.number])
+        for outcome in pipeline.outcomes(parts, settings, several=several, join=_joiner(plan, own))
+    )
+    if not cluster.leads:
+        _send(found, plan)
+        return
+    theirs = groupby(found, key=lambda outcome: outcome.number)
+    for number, input in enumerate(inputs):
+        if number in own:
+            yield from next(theirs)[1]
+        else:
+            yield from _received(Outcome(input.name, number, several=several), cluster)
+
+
+def into_folder(
+    inputs: Sequence[Input], folder: ResultFolder, settings: Settings, plan: _Plan, **options: bool
+) -> Iterator[Outcome]:
+    """`pipeline.into_folder` of this process's inputs; of one whose rows are shared, in process 0."""
+    cluster, own = plan.cluster, plan.own()
+    if not cluster.leads:
+        shared = [number for number in own if plan.by_rows[number]]
+        parts = [plan.part_of(inputs[number], number) for number in shared]
+        found = pipeline.outcomes(parts, settings)
+        _send((replace(outcome, number=shared[outcome.number]) for outcome in found), plan)
+        own = [number for number in own if not plan.by_rows[number]]
+    parts = [plan.part_of(inputs[number], number) for number in own]
+    join = _joiner(plan, own)
+    for outcome in pipeline.into_folder(parts, folder, settings, join=join, **options):
+        yield replace(outcome, number=own[outcome.number])
+
+
+def end(told: Told, cluster: Cluster) -> int:
+    """Tell, in process 0, what became of all, and part with the exit code that it gives."""
+    if cluster.number == 1:
+        return told.end()
+    if cluster.leads:
+        for other in range(1, cluster.number):
+            told.include(*json.loads(cluster.receive(f"account/{other}")))
+        cluster.send("end", b"%d" % told.end())
+    else:
+        cluster.send(f"account/{cluster.process}", json.dumps(told.counted()).encode())
+    exit_code = int(cluster.receive("end", keep=True))
+    cluster.leave()
+    return exit_code
+
+
+def _send(found: Iterator[Outcome], plan: _Plan) -> None:
+    for number, group in groupby(found, key=lambda outcome: outcome.number):
+        if plan.by_rows[number]:
+            (outcome,) = group
+            plan.cluster.send(f"rows/{number}/{plan.cluster.process}", pack(outcome))
+            continue
+        step = 0
+        for step, outcome in enumerate(group, 1):
+            outcome.settle()
+            plan.cluster.send(f"whole/{number}/{step - 1}", pack(outcome))
+        plan.cluster.send(f"whole/{number}/{step}", _END)
+
+
+def _received(blank: Outcome, cluster: Cluster) -> Iterator[Outcome]:
+    for step in count():
+        data = cluster.receive(f"whole/{blank.number}/{step}")
+        if data == _END:
+            return
+        yield unpack(data, blank)[0]
+
+
+def _joiner(plan: _Plan, own: list[int]) -> Callable[[Outcome], Outcome] | None:
+    """What makes of an outcome for process 0's rows the one for all rows."""
+    cluster = plan.cluster
+    if not cluster.leads or not any(plan.by_rows):
+        return None
+
+    def join(outcome: Outcome) -> Outcome:
+        number = own[outcome.number]
+        if not plan.by_rows[number] or outcome.document is None:
+            return outcome
+        others = [unpack(cluster.receive(f"rows/{number}/{other}"), outcome) for other in range(1, cluster.number)]
+        return _joined(outcome, others)
+
+    return join
+
+
+def _joined(outcome: Outcome, others: list[tuple[Outcome, dict[str, Checksum]]]) -> Outcome:
+    """The outcome for all rows: damage is named before what it did to the numbers, and the first row's fault."""
+    read = outcome.document.fields if outcome.document and outcome.document.fields else {}
+    try:
+        for name in PROB_FIELDS:
+            rows = read.get(name)
+            checksums = [theirs[name] for _, theirs in others if name in theirs]
+            if isinstance(rows, RowsInFile) and rows.checksum and len(checksums) == len(others):
+                rows.end_of_all(checksums)
+    except InputError as error:
+        return replace(outcome, verification=None, error=error.named(outcome.name))
+    parts = [outcome, *(other for other, _ in others)]
+    failed = next((part.error for part in parts if part.error is not None), None)
+    if failed is not None:
+        return replace(outcome, verification=None, error=failed)
+    return replace(outcome, verification=joined([part.verification for part in parts if part.verification]))
+
+
+def pack(outcome: Outcome) -> bytes:
+    """An outcome as bytes: what is needed to write it and to tell of it."""
+    document, error, verification = outcome.document, outcome.error, outcome.verification
+    said: dict[str, Any] = {"line": outcome.line, "error": None, "source": None, "checksums": {}}
+    if document is not None:
+        said |= {"source": document.source, "reading": document.reading.value, "end": document.end}
+        read = document.fields or {}
+        kept = {name: rows.checksum for name, rows in read.items() if isinstance(rows, RowsInFile)}
+        said["checksums"] = {name: asdict(checksum) for name, checksum in kept.items() if checksum}
+    if error is not None:
+        said["error"] = {"problem": error.problem, "hint": error.hint, "source": error.source}
+        if isinstance(error, InputError):
+            said["error"] |= {"line": error.line, "field": error.field, "index": error.index}
+    arrays = {} if verification is None else {f.name: getattr(verification, f.name) for f in fields(Verification)}
+    buffer = io.BytesIO()
+    np.savez(buffer, said=np.frombuffer(json.dumps(said).encode(), np.uint8), **arrays)
+    return buffer.getvalue()
+
+
+def unpack(data: bytes, blank: Outcome) -> tuple[Outcome, dict[str, Checksum]]:
+    """What `pack` packed, filled into a blank outcome, and the checksums of what was read for it."""
+    with np.load(io.BytesIO(data)) as arrays:
+        said = json.loads(arrays["said"].tobytes())
+        parts = {name: arrays[name] for name in arrays.files if name != "said"}
+    document = None
+    if said["source"] is not None:
+        in_lines = said["line"] is not None
+        reading, end = Reading(said["reading"]), said["end"]
+        document = Document(said["source"], said["line"], reading, None, None, end, lambda: in_lines)
+    error: SpecdecError | None = None
+    if said["error"] is not None:
+        record = said["error"]
+        if "field" in record:
+            error = InputError(**{**record, "index": tuple(record["index"])})
+        else:
+            error = EnvironmentFault(**record)
+    outcome = replace(
+        blank, verification=Verification(**parts) if parts else None, error=error, document=document, batch=None
+    )
+    return outcome, {name: Checksum(**each) for name, each in said["checksums"].items()}
+
+
+def _size(input: Input) -> int | None:
+    with suppress(OSError, ValueError):
+        return os.path.getsize(input.name)
+    return None
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
