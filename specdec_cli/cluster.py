@@ -7,6 +7,7 @@ keys and values at process 0. No array is spread over processes; what crosses th
 from __future__ import annotations
 
 import json
+import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +18,11 @@ from specdec_cli.loading import loading_jax
 
 _PIECE = 1 << 24
 """Bytes of a message that are sent at a time."""
-_PATIENCE = 10_000
-"""Milliseconds of one wait for a message; another follows, as long as the runtime finds all processes alive."""
+_PATIENCE = 500
+"""Milliseconds of one wait for a message, in which no signal is noticed; another follows.
+
+So it goes on as long as the runtime finds all processes alive.
+"""
 
 
 @dataclass(frozen=True)
@@ -122,13 +126,14 @@ def join(joining: Joining) -> Cluster:
             process_id=joining.process,
             initialization_timeout=joining.timeout,
             heartbeat_timeout_seconds=joining.timeout,
-            shutdown_timeout_seconds=joining.timeout,
         )
     except Exception as error:
         raise EnvironmentFault(
             f"JAX finds no other processes to work with: {str(error).strip().splitlines()[0]}",
             "srun and mpirun tell it; else --coordinator HOST:PORT --num-processes N --process-id I do",
         ) from None
+    # The runtime has taken SIGTERM for notices of preemption, of which nobody asks it here.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     find_device(None)  # every process takes part in this, whether it will have something to compute or not
     state = distributed.global_state
     return Cluster(state.process_id, state.num_processes, state.client)

@@ -103,7 +103,7 @@ def fault_of_end(code: int, log: str, joining: Joining) -> EnvironmentFault:
             "is process 0 there, can the others reach it, and were all started, each with an id of its own? "
             "--distributed-timeout SECONDS waits longer",
         )
-    if dead := re.search(r"stopped sending heartbeats\):((?:\s+\S*?\d+\n)+)", said):
+    if dead := re.search(r"stopped sending heartbeats\):\s*((?:\S*?\d+\n)+)", said):
         numbers = re.findall(r"(\d+)\n", dead[1])
         who = f"process{'es' * (len(numbers) > 1)} {', '.join(numbers)}"
         return EnvironmentFault(f"{who} gave no sign of life for {patience}", again)

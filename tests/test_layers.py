@@ -88,7 +88,7 @@ def importers(library):
 @pytest.mark.parametrize(
     ("library", "allowed"),
     [
-        ("jax", {"sums", "kernel", "mesh", "programs", "verification", "devices"}),
+        ("jax", {"cluster", "sums", "kernel", "mesh", "programs", "verification", "devices"}),
         ("rich", {"consoles", "explain", "check", "progress"}),
         ("typer", {"cli", "options"}),
         ("click", set()),
