@@ -36,13 +36,14 @@ fuzz: $(VENV)/.dev ## 20,000 damaged files, 100,000 random rows, 60 kills, and a
 	@if $(PIP) atheris 2>/dev/null; then $(BIN)/python tests/fuzz_coverage.py 60; \
 	  else echo "atheris does not install here: no coverage-guided fuzzing"; fi
 
-bench: $(VENV)/.dev ## measure exactness, files, growth, the kernel, many inputs, float32 sums, into .bench/
+bench: $(VENV)/.dev ## measure exactness, files, growth, the kernel, many inputs, float32 sums, processes, into .bench/
 	@$(BIN)/python tests/benchmarks/exactness.py
 	@$(BIN)/python tests/benchmarks/files.py
 	@$(BIN)/python tests/benchmarks/growth.py
 	@$(BIN)/python tests/benchmarks/kernel.py
 	@$(BIN)/python tests/benchmarks/many.py
 	@$(BIN)/python tests/benchmarks/near_ties.py
+	@$(BIN)/python tests/benchmarks/processes.py
 
 bench-gpu: $(VENV)/.dev ## the kernel's table on a GPU, if there is one
 	@$(BIN)/python tests/benchmarks/kernel.py --device gpu

@@ -42,7 +42,7 @@ held = {name: numpy.array(field) for name, field in fields.items()}"""
 FIRST_JIT = "import jax; jax.jit(lambda x: x + 1)(1.0)"
 
 
-def write(path):
+def write(path, rows, positions):
     """Write an input; in a process of its own."""
     import zipfile
 
@@ -50,7 +50,6 @@ def write(path):
     import orjson
     from steps import Steps
 
-    rows, positions = ROWS_AND_POSITIONS[path.name]
     step = Steps(rows, positions, V)
     names = ("draft_tokens", "accept_uniforms", "sample_uniforms")
     small = {name: getattr(step, name) for name in names}
@@ -128,7 +127,7 @@ def main():
             if size > asked.largest * 1e9 or 3 * size > min(shutil.disk_usage(folder).free, memory):
                 print(f"{name}: {size / 1e9:.1f} GB are too many here: left out")
                 continue
-            writer = multiprocessing.get_context("spawn").Process(target=write, args=(path,))
+            writer = multiprocessing.get_context("spawn").Process(target=write, args=(path, rows, positions))
             writer.start()
             writer.join()
             if writer.exitcode:
