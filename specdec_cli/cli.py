@@ -126,35 +126,37 @@ def run(
             form = output_format or options.ResultFormat.JSON
             place = results.ResultFolder(folder, f".{form.value}", settings.decisive())
         processes = cluster.ALONE if joining is None else cluster.join(joining)
-        plan = sharing.agree(found, place, processes, **settings.decisive(), output=output, form=output_format)
-        if place is None:
-            outcomes = sharing.outcomes(found, settings, plan, several=several)
-        else:
-            outcomes = sharing.into_folder(
-                found, place, settings, plan, resume=resume, force=force, fail_fast=fail_fast
-            )
-        told = Told(
-            outcomes,
-            names,
-            several=several,
-            by_input=folder is not None,
-            fail_fast=fail_fast,
-            quiet=quiet,
-            bar=not no_progress and processes.leads,
-            to_stdout=output is None,
-        )
-
-        explained = map(partial(_say_why, told), told) if explain else iter(told)
-        if folder is not None or not processes.leads:
-            deque(explained, maxlen=0)
-        else:
-            pieces = filter(None, map(partial(writers.encode, suffix=suffix), explained))
-            if output is None:
-                for piece in pieces:
-                    write_stdout(piece)
+        with processes.telling():
+            plan = sharing.agree(found, place, processes, **settings.decisive(), output=output, form=output_format)
+            if place is None:
+                outcomes = sharing.outcomes(found, settings, plan, several=several)
             else:
-                writers.write_file(output, pieces if suffix == ".jsonl" else writers.only_one(pieces, output))
-        raise typer.Exit(sharing.end(told, processes))
+                outcomes = sharing.into_folder(
+                    found, place, settings, plan, resume=resume, force=force, fail_fast=fail_fast
+                )
+            told = Told(
+                outcomes,
+                names,
+                several=several,
+                by_input=folder is not None,
+                fail_fast=fail_fast,
+                quiet=quiet,
+                bar=not no_progress and processes.leads,
+                to_stdout=output is None,
+            )
+
+            explained = map(partial(_say_why, told), told) if explain else iter(told)
+            if folder is not None or not processes.leads:
+                deque(explained, maxlen=0)
+            else:
+                pieces = filter(None, map(partial(writers.encode, suffix=suffix), explained))
+                if output is None:
+                    for piece in pieces:
+                        write_stdout(piece)
+                else:
+                    writers.write_file(output, pieces if suffix == ".jsonl" else writers.only_one(pieces, output))
+            exit_code = sharing.end(told, processes)
+        raise typer.Exit(exit_code)
 
 
 @app.command(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from specdec_cli.errors import EnvironmentFault, InputError
+from specdec_cli.errors import EnvironmentFault, InputError, SpecdecError, fault_of
 from specdec_cli.guard import Joining
 from specdec_cli.loading import loading_jax
 
@@ -23,6 +24,10 @@ _PATIENCE = 500
 
 So it goes on as long as the runtime finds all processes alive.
 """
+
+
+_FAILED = "specdec/failed"
+"""Where the first process leaves word that it cannot go on."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +67,33 @@ class Cluster:
 
     def _wait_for(self, place: str) -> bytes:
         while True:
-            try:
-                found: bytes = self._client.blocking_key_value_get_bytes(place, _PATIENCE)
+            found = self._found(place, _PATIENCE)
+            if found is not None:
                 return found
-            except Exception as error:  # JAX's own type, by version
-                if "DEADLINE_EXCEEDED" not in str(error):
-                    raise EnvironmentFault(f"process 0 cannot be reached: {str(error).splitlines()[0]}") from None
+            if failed := self._found(_FAILED, 1):
+                raise EnvironmentFault(failed.decode(), "--resume (with -o FOLDER/) does the rest")
+
+    def _found(self, place: str, milliseconds: int) -> bytes | None:
+        try:
+            found: bytes = self._client.blocking_key_value_get_bytes(place, milliseconds)
+            return found
+        except Exception as error:  # JAX's own type, by version
+            if "DEADLINE_EXCEEDED" in str(error):
+                return None
+            raise EnvironmentFault(f"process 0 cannot be reached: {str(error).splitlines()[0]}") from None
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Tell the others, who may be waiting for this process, why it cannot go on."""
+        try:
+            yield
+        except Exception as error:
+            fault = error if isinstance(error, SpecdecError) else fault_of(error)
+            said = str(error) if fault is None else fault.sentence
+            if self._client is not None:
+                with suppress(Exception):  # another was quicker, or nobody is left
+                    self._client.key_value_set_bytes(_FAILED, f"process {self.process} gave up: {said}".encode())
+            raise
 
     def agree(self, digests: dict[str, str]) -> None:
         """See that all processes were given the same.

@@ -46,6 +46,8 @@ class Joining:
 
 def stand_behind(joining: Joining) -> None:
     """Go on in a child; the parent does not return, and ends as the child does."""
+    if not hasattr(os, "fork"):
+        raise EnvironmentFault("--distributed is for Linux and macOS: this system has no fork")
     log = TemporaryFile()  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

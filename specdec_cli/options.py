@@ -127,29 +127,34 @@ Devices = Annotated[
     str | None,
     typer.Option(metavar="N|all", help="Share rows over N devices of that kind. (default: one alone)"),
 ]
+_TOGETHER = "Several processes"
 Distributed = Annotated[
     bool,
     typer.Option(
-        "--distributed", help="Share the inputs between processes, as srun or mpirun start them on many machines."
+        "--distributed",
+        rich_help_panel=_TOGETHER,
+        help="Share the inputs between processes, started by srun, mpirun or by hand.",
     ),
 ]
 Coordinator = Annotated[
     str | None,
-    typer.Option("--coordinator", metavar="HOST:PORT", help="With --distributed: where process 0 is."),
+    typer.Option("--coordinator", metavar="HOST:PORT", rich_help_panel=_TOGETHER, help="Where process 0 is."),
 ]
 NumProcesses = Annotated[
-    int | None, typer.Option("--num-processes", metavar="N", min=1, help="With --distributed: how many there are.")
+    int | None,
+    typer.Option("--num-processes", metavar="N", rich_help_panel=_TOGETHER, help="How many processes there are."),
 ]
 ProcessId = Annotated[
-    int | None, typer.Option("--process-id", metavar="I", min=0, help="With --distributed: which this is, from 0.")
+    int | None,
+    typer.Option("--process-id", metavar="I", rich_help_panel=_TOGETHER, help="Which of them this is, from 0."),
 ]
 DistributedTimeout = Annotated[
     int | None,
     typer.Option(
         "--distributed-timeout",
         metavar="SECONDS",
-        min=1,
-        help="Give up when a process has not come, or has shown no sign of life, for so long. (default: 100)",
+        rich_help_panel=_TOGETHER,
+        help="Give up on a process that does not come, or shows no sign of life. (default: 100)",
     ),
 ]
 FormOfExplanation = Annotated[
@@ -275,6 +280,13 @@ def joining_of(
             raise typer.BadParameter(f"{option} is for one process, without --distributed", param_hint=option)
     if coordinator is not None and not re.fullmatch(r"\S+:[1-9]\d{0,4}", coordinator):
         raise typer.BadParameter(f"{coordinator!r} is not of the form HOST:PORT", param_hint="--coordinator")
+    for name, value, least in (
+        ("--num-processes", number, 1),
+        ("--process-id", process, 0),
+        ("--distributed-timeout", timeout, 1),
+    ):
+        if value is not None and not least <= value < 2**31:
+            raise typer.BadParameter(f"{value} is not a number of {least} or more", param_hint=name)
     if number is not None and process is not None and process >= number:
         raise typer.BadParameter(
             f"{process} is none of {number} processes, which are numbered from 0", param_hint="--process-id"

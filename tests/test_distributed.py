@@ -199,6 +199,21 @@ def test_a_signal_reaches_the_one_who_works(tmp_path, number):
     assert "stopped: 1 input: 1 done; --resume does the rest" in err
 
 
+def test_a_process_that_gives_up_tells_the_others_at_once(tmp_path, folder):
+    fails = (
+        "from specdec_cli import pipeline\ndef full(*_): raise MemoryError\npipeline.load_verify_batch = full\n"
+    )
+    fails += "pipeline._failure = lambda error, *_: (_ for _ in ()).throw(error)"
+    port = free_port()
+    started = [start(i, 2, port, folder, patience=60, before=fails * i) for i in (0, 1)]
+    begun = time.monotonic()
+    (code, _, err), (other_code, _, other_err) = map(ended, started)
+    assert (code, other_code) == (3, 3)
+    assert other_err.startswith("error: out of memory\n hint: ")
+    assert "error: process 1 gave up: out of memory\n hint: --resume" in err
+    assert time.monotonic() - begun < 40
+
+
 def test_a_coordinator_that_is_not_there_is_waited_for_no_longer_than_said(folder):
     begun = time.monotonic()
     code, out, err = ended(start(1, 2, free_port(), folder, patience=1))
@@ -250,6 +265,8 @@ def test_mpirun_tells_the_processes_of_each_other(process, folder):
         (["--distributed-timeout", "5"], "--distributed-timeout goes with --distributed"),
         (["--distributed", "--coordinator", "host"], "'host' is not of the form HOST:PORT"),
         (["--distributed", "--num-processes", "2", "--process-id", "2"], "2 is none of 2 processes"),
+        (["--distributed", "--num-processes", "0"], "0 is not a number of 1 or more"),
+        (["--distributed", "--distributed-timeout", "0"], "0 is not a number of 1 or more"),
         (["--distributed", "--explain"], "--explain is for one process"),
         (["--distributed", "--fail-fast"], "--fail-fast is for one process"),
     ],

@@ -20,8 +20,8 @@ RECIPES = [
 BIN = Path(sys.executable).parent
 
 
-def shell(command, folder=ROOT, **environment):
-    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+def shell(command, folder=ROOT, extra_path=BIN, **environment):
+    path = os.pathsep.join([str(BIN), str(extra_path), os.environ["PATH"]])
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
         cwd=folder,
@@ -63,7 +63,7 @@ def test_commands_print_what_the_readme_shows(block, tmp_path):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=[recipe.splitlines()[0] for recipe in RECIPES])
 def test_a_recipe_for_the_shell_works(recipe, tmp_path):
-    for tool in ("jq", "xargs", "parallel"):
+    for tool in ("jq", "xargs", "parallel", "mpirun"):
         if tool in recipe and shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed")
     for folder in ("0", "1"):
@@ -71,7 +71,19 @@ def test_a_recipe_for_the_shell_works(recipe, tmp_path):
         (tmp_path / "dumps" / folder / f"a{folder}.npz").write_bytes(to_npz(BASE))
         (tmp_path / "dumps" / folder / f"b{folder}.json").write_bytes(to_json(BASE))
     (tmp_path / "steps.jsonl").write_bytes(b'{"step": %s}\n' % to_json(BASE) * 3)
-    done = shell(recipe.replace("tail -n +1 -f", "cat"), tmp_path, SLURM_ARRAY_TASK_ID="1")
+    srun = tmp_path / "bin" / "srun"  # as Slurm starts a job of one task
+    srun.parent.mkdir()
+    task = "SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=localhost"
+    srun.write_text(f'#!/bin/sh\nexec env SLURM_JOB_ID={os.getpid()} {task} "$@"\n')
+    srun.chmod(0o755)
+    done = shell(
+        recipe.replace("tail -n +1 -f", "cat").replace("mpirun -n", "mpirun --oversubscribe -n"),
+        tmp_path,
+        SLURM_ARRAY_TASK_ID="1",
+        OMPI_ALLOW_RUN_AS_ROOT="1",
+        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+        extra_path=srun.parent,
+    )
     assert done.returncode == 0, done.stdout
     assert "error" not in done.stdout
 
@@ -85,7 +97,10 @@ def test_the_python_example_prints_its_comment():
     assert (done.stdout.strip(), done.stderr) == (said, "")
 
 
-OTHERS_OPTIONS = {"--unbuffered", "--array", "--cpus-per-task", "--mem"}
+OTHERS_OPTIONS = {
+    *("--unbuffered", "--array", "--cpus-per-task", "--mem", "--mem-per-cpu"),
+    *("--nodes", "--ntasks-per-node", "--gpus-per-node", "--gigabytes", "--rounds"),
+}
 """Options of other programs in the README."""
 
 
