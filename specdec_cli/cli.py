@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specdec_cli import __version__, options
+from specdec_cli import __version__, options, values
 from specdec_cli.errors import InputError
 from specdec_cli.terminal import (
     prepare_process,
@@ -88,17 +88,17 @@ def run(
     fails leaves an `error` in its place, and the rest go on.
     """
     with reporting():
-        folder = output if options.is_folder(output) else None
+        folder = output if values.is_folder(output) else None
         if folder is None:
-            options.refuse_without_folder(output_format=output_format, resume=resume, force=force)
-        suffix = options.suffix_of(
+            values.refuse_without_folder(output_format=output_format, resume=resume, force=force)
+        suffix = values.suffix_of(
             None if folder else output,
             {".json", ".jsonl", ".npz"},
             ".jsonl",
             or_folder="; a folder that is not there yet is written with / at its end",
         )
-        tolerance, number = options.tolerance_of(sum_tolerance), options.devices_of(devices)
-        joining = options.joining_of(
+        tolerance, number = values.tolerance_of(sum_tolerance), values.devices_of(devices)
+        joining = values.joining_of(
             distributed,
             coordinator,
             num_processes,
@@ -121,7 +121,7 @@ def run(
         settings = pipeline.Settings(validate, tolerance, device and device.value, number)
         place = None
         if folder is None:
-            options.refuse_overwriting(names, output)
+            values.refuse_overwriting(names, output)
         else:
             form = output_format or options.ResultFormat.JSON
             place = results.ResultFolder(folder, f".{form.value}", settings.decisive())
@@ -180,8 +180,8 @@ def explain(
     Takes what `specdec run` takes, and always agrees with it.
     """
     with reporting():
-        suffix = options.suffix_of(output, {".txt", ".json", ".jsonl", ".html", ".svg", ".md"}, ".txt")
-        span, tolerance = options.span_of(rows), options.tolerance_of(sum_tolerance)
+        suffix = values.suffix_of(output, {".txt", ".json", ".jsonl", ".html", ".svg", ".md"}, ".txt")
+        span, tolerance = values.span_of(rows), values.tolerance_of(sum_tolerance)
 
         from specdec_cli import pipeline, writers
         from specdec_cli.check.against import Against
@@ -190,7 +190,7 @@ def explain(
         from specdec_cli.progress import Told
 
         found, several = find_inputs([input])
-        options.refuse_overwriting([each.name for each in found], output)
+        values.refuse_overwriting([each.name for each in found], output)
         settings = pipeline.Settings(validate, tolerance, device and device.value)
         told = Told(pipeline.outcomes(found, settings, several=several), several=several)
 
@@ -256,7 +256,7 @@ def check(
     differs, 1 when one does, 2 when something could not be checked.
     """
     with reporting():
-        tolerance, number = options.tolerance_of(sum_tolerance), options.devices_of(devices)
+        tolerance, number = values.tolerance_of(sum_tolerance), values.devices_of(devices)
         from specdec_cli.check import forms, pairs, report
         from specdec_cli.near_ties import PRECISIONS
 

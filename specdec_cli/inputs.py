@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specdec_cli.errors import InputError
 from specdec_cli.rows import Share
@@ -19,6 +19,8 @@ class Input:
     place: str
     """Where its result belongs in a folder of results: its path in the folder it was found in, or its own name."""
     error: InputError | None = None
+    number: int = 0
+    """Which of all inputs it is, from 0."""
     share: Share | None = None
     """The rows to do, where other processes do the others."""
 
@@ -56,7 +58,7 @@ def find_inputs(
         if not files:
             hint = "" if recursive else "--recursive looks in the folders below it too"
             found.append(_fault(name, "holds no .json, .jsonl or .npz file", hint))
-    return found, several
+    return [replace(input, number=number) for number, input in enumerate(found)], several
 
 
 def _files(root: str, below: str, recursive: bool, leave_out: str | None) -> Iterator[Input]:

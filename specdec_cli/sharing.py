@@ -8,27 +8,24 @@ joins the answers and the CRCs. Nobody asks for work, so that nothing depends on
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import count, groupby
 from typing import Any
 
-import numpy as np
-
-from specdec_cli import __version__, pipeline
-from specdec_cli.batch import Reading
+from specdec_cli import __version__, filing, pipeline
 from specdec_cli.cluster import Cluster
-from specdec_cli.decide import Verification, joined
-from specdec_cli.errors import EnvironmentFault, InputError, SpecdecError
+from specdec_cli.decide import joined
+from specdec_cli.errors import InputError
 from specdec_cli.inputs import Input
 from specdec_cli.outcome import Outcome
+from specdec_cli.packing import pack, unpack
 from specdec_cli.pipeline import Settings
 from specdec_cli.progress import Told
-from specdec_cli.readers import STDIN, Document, can_be_shared
+from specdec_cli.readers import STDIN, can_be_shared
 from specdec_cli.results import ResultFolder
 from specdec_cli.rows import Checksum, RowsInFile, Share
 from specdec_cli.structure import PROB_FIELDS
@@ -49,18 +46,14 @@ class _Plan:
         """The process that does the whole of an input."""
         return number % self.cluster.number
 
-    def own(self) -> list[int]:
-        """The inputs that this process has a part in."""
-        return [
-            number
-            for number, shared in enumerate(self.by_rows)
-            if shared or self.owner(number) == self.cluster.process
-        ]
-
-    def part_of(self, input: Input, number: int) -> Input:
-        """An input, or this process's share of it."""
+    def own(self, inputs: Sequence[Input]) -> list[Input]:
+        """What this process has a part in: whole inputs, and its shares of others."""
         share = Share(self.cluster.process, self.cluster.number)
-        return replace(input, share=share) if self.by_rows[number] else input
+        return [
+            replace(input, share=share) if self.by_rows[input.number] else input
+            for input in inputs
+            if self.by_rows[input.number] or self.owner(input.number) == self.cluster.process
+        ]
 
 
 def agree(inputs: Sequence[Input], folder: ResultFolder | None, cluster: Cluster, **options: Any) -> _Plan:
@@ -81,7 +74,7 @@ def agree(inputs: Sequence[Input], folder: ResultFolder | None, cluster: Cluster
         if cluster.number > 1 and any(input.name == STDIN for input in inputs):
             raise InputError("standard input cannot be shared between processes", "give it as a file")
         if folder is not None:
-            pipeline.refuse_clashes(inputs, folder)
+            filing.refuse_clashes(inputs, folder)
     except InputError:
         cluster.leave()  # as all of them do
         raise
@@ -96,41 +89,32 @@ def outcomes(
     inputs: Sequence[Input], settings: Settings, plan: _Plan, *, several: bool = False
 ) -> Iterator[Outcome]:
     """`pipeline.outcomes` of all inputs, in order, in process 0; none in the others, which send it theirs."""
-    cluster, own = plan.cluster, plan.own()
+    cluster = plan.cluster
     if cluster.number == 1:
         yield from pipeline.outcomes(inputs, settings, several=several)
         return
-    parts = [plan.part_of(inputs[number], number) for number in own]
-    found = (
-        replace(outcome, number=own[outcome.number])
-        for outcome in pipeline.outcomes(parts, settings, several=several, join=_joiner(plan, own))
-    )
+    own = plan.own(inputs)
+    found = pipeline.outcomes(own, settings, several=several, join=_joiner(plan))
     if not cluster.leads:
         _send(found, plan)
         return
-    theirs = groupby(found, key=lambda outcome: outcome.number)
-    for number, input in enumerate(inputs):
-        if number in own:
-            yield from next(theirs)[1]
+    mine, numbers = groupby(found, key=_number_of), [input.number for input in own]
+    for input in inputs:
+        if input.number in numbers:
+            yield from next(mine)[1]
         else:
-            yield from _received(Outcome(input.name, number, several=several), cluster)
+            yield from _received(Outcome(input.name, input.number, several=several), cluster)
 
 
 def into_folder(
     inputs: Sequence[Input], folder: ResultFolder, settings: Settings, plan: _Plan, **options: bool
 ) -> Iterator[Outcome]:
-    """`pipeline.into_folder` of this process's inputs; of one whose rows are shared, in process 0."""
-    cluster, own = plan.cluster, plan.own()
-    if not cluster.leads:
-        shared = [number for number in own if plan.by_rows[number]]
-        parts = [plan.part_of(inputs[number], number) for number in shared]
-        found = pipeline.outcomes(parts, settings)
-        _send((replace(outcome, number=shared[outcome.number]) for outcome in found), plan)
-        own = [number for number in own if not plan.by_rows[number]]
-    parts = [plan.part_of(inputs[number], number) for number in own]
-    join = _joiner(plan, own)
-    for outcome in pipeline.into_folder(parts, folder, settings, join=join, **options):
-        yield replace(outcome, number=own[outcome.number])
+    """`filing.into_folder` of this process's inputs; of one whose rows are shared, in process 0."""
+    own = plan.own(inputs)
+    if not plan.cluster.leads:
+        _send(pipeline.outcomes([input for input in own if input.share], settings), plan)
+        own = [input for input in own if not input.share]
+    yield from filing.into_folder(own, folder, settings, join=_joiner(plan), **options)
 
 
 def end(told: Told, cluster: Cluster) -> int:
@@ -148,8 +132,12 @@ def end(told: Told, cluster: Cluster) -> int:
     return exit_code
 
 
+def _number_of(outcome: Outcome) -> int:
+    return outcome.number
+
+
 def _send(found: Iterator[Outcome], plan: _Plan) -> None:
-    for number, group in groupby(found, key=lambda outcome: outcome.number):
+    for number, group in groupby(found, key=_number_of):
         if plan.by_rows[number]:
             (outcome,) = group
             plan.cluster.send(f"rows/{number}/{plan.cluster.process}", pack(outcome))
@@ -169,14 +157,14 @@ def _received(blank: Outcome, cluster: Cluster) -> Iterator[Outcome]:
         yield unpack(data, blank)[0]
 
 
-def _joiner(plan: _Plan, own: list[int]) -> Callable[[Outcome], Outcome] | None:
+def _joiner(plan: _Plan) -> Callable[[Outcome], Outcome] | None:
     """What makes of an outcome for process 0's rows the one for all rows."""
     cluster = plan.cluster
     if not cluster.leads or not any(plan.by_rows):
         return None
 
     def join(outcome: Outcome) -> Outcome:
-        number = own[outcome.number]
+        number = outcome.number
         if not plan.by_rows[number] or outcome.document is None:
             return outcome
         others = [unpack(cluster.receive(f"rows/{number}/{other}"), outcome) for other in range(1, cluster.number)]
@@ -201,48 +189,6 @@ def _joined(outcome: Outcome, others: list[tuple[Outcome, dict[str, Checksum]]])
     if failed is not None:
         return replace(outcome, verification=None, error=failed)
     return replace(outcome, verification=joined([part.verification for part in parts if part.verification]))
-
-
-def pack(outcome: Outcome) -> bytes:
-    """An outcome as bytes: what is needed to write it and to tell of it."""
-    document, error, verification = outcome.document, outcome.error, outcome.verification
-    said: dict[str, Any] = {"line": outcome.line, "error": None, "source": None, "checksums": {}}
-    if document is not None:
-        said |= {"source": document.source, "reading": document.reading.value, "end": document.end}
-        read = document.fields or {}
-        kept = {name: rows.checksum for name, rows in read.items() if isinstance(rows, RowsInFile)}
-        said["checksums"] = {name: asdict(checksum) for name, checksum in kept.items() if checksum}
-    if error is not None:
-        said["error"] = {"problem": error.problem, "hint": error.hint, "source": error.source}
-        if isinstance(error, InputError):
-            said["error"] |= {"line": error.line, "field": error.field, "index": error.index}
-    arrays = {} if verification is None else {f.name: getattr(verification, f.name) for f in fields(Verification)}
-    buffer = io.BytesIO()
-    np.savez(buffer, said=np.frombuffer(json.dumps(said).encode(), np.uint8), **arrays)
-    return buffer.getvalue()
-
-
-def unpack(data: bytes, blank: Outcome) -> tuple[Outcome, dict[str, Checksum]]:
-    """What `pack` packed, filled into a blank outcome, and the checksums of what was read for it."""
-    with np.load(io.BytesIO(data)) as arrays:
-        said = json.loads(arrays["said"].tobytes())
-        parts = {name: arrays[name] for name in arrays.files if name != "said"}
-    document = None
-    if said["source"] is not None:
-        in_lines = said["line"] is not None
-        reading, end = Reading(said["reading"]), said["end"]
-        document = Document(said["source"], said["line"], reading, None, None, end, lambda: in_lines)
-    error: SpecdecError | None = None
-    if said["error"] is not None:
-        record = said["error"]
-        if "field" in record:
-            error = InputError(**{**record, "index": tuple(record["index"])})
-        else:
-            error = EnvironmentFault(**record)
-    outcome = replace(
-        blank, verification=Verification(**parts) if parts else None, error=error, document=document, batch=None
-    )
-    return outcome, {name: Checksum(**each) for name, each in said["checksums"].items()}
 
 
 def _size(input: Input) -> int | None:

@@ -17,17 +17,18 @@ from generate import batch
 from helpers import CONFORMANCE, SAMPLES
 
 from specdec_cli import shapes
-from specdec_cli.cluster import ALONE, Cluster
+from specdec_cli.cluster import Cluster
 from specdec_cli.decide import Verification
 from specdec_cli.errors import EnvironmentFault, InputError
 from specdec_cli.guard import Joining, fault_of_end
 from specdec_cli.inputs import Input
 from specdec_cli.outcome import Outcome
+from specdec_cli.packing import pack, unpack
 from specdec_cli.pipeline import outcomes
 from specdec_cli.readers import can_be_shared, documents
 from specdec_cli.readers.members import joined_crc
 from specdec_cli.rows import Checksum, Share
-from specdec_cli.sharing import agree, pack, unpack
+from specdec_cli.sharing import agree
 from specdec_cli.verification import verify_batch
 
 PATIENCE = 4
@@ -155,9 +156,9 @@ def test_a_fault_in_shared_rows_is_told_once_as_one_process_does(process, tmp_pa
 
 STOPS_AT_3 = """
 import time
-from specdec_cli import pipeline
-real = pipeline.digest_of
-pipeline.digest_of = lambda path: time.sleep(600) if path.endswith("3.json") else real(path)
+from specdec_cli import filing
+real = filing.digest_of
+filing.digest_of = lambda path: time.sleep(600) if path.endswith("3.json") else real(path)
 """
 
 
@@ -203,7 +204,7 @@ def test_a_process_that_gives_up_tells_the_others_at_once(tmp_path, folder):
     fails = (
         "from specdec_cli import pipeline\ndef full(*_): raise MemoryError\npipeline.load_verify_batch = full\n"
     )
-    fails += "pipeline._failure = lambda error, *_: (_ for _ in ()).throw(error)"
+    fails += "pipeline.failure_of = lambda error, *_: (_ for _ in ()).throw(error)"
     port = free_port()
     started = [start(i, 2, port, folder, patience=60, before=fails * i) for i in (0, 1)]
     begun = time.monotonic()
@@ -339,11 +340,16 @@ def test_files_are_shared_whole_where_there_are_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(shapes, "LARGE", 1)
     monkeypatch.setattr(Cluster, "agree", lambda *_: None)
     np.savez(tmp_path / "a.npz", **large_step())
-    inputs = [Input(str(tmp_path / "a.npz"), "a.npz")] * 3
-    assert [agree(inputs, None, Cluster(process, 3)).own() for process in range(3)] == [[0], [1], [2]]
-    assert [agree(inputs, None, Cluster(process, 2)).own() for process in range(2)] == [[0, 2], [1]]
-    assert [agree(inputs, None, Cluster(process, 4)).own() for process in range(4)] == [[0, 1, 2]] * 4
-    assert agree(inputs, None, ALONE).own() == [0, 1, 2]
+    inputs = [Input(str(tmp_path / "a.npz"), "a.npz", number=number) for number in range(3)]
+
+    def own(process, number):
+        found = agree(inputs, None, Cluster(process, number)).own(inputs)
+        return [(input.number, input.share and input.share.number) for input in found]
+
+    assert [own(process, 3) for process in range(3)] == [[(0, None)], [(1, None)], [(2, None)]]
+    assert [own(process, 2) for process in range(2)] == [[(0, None), (2, None)], [(1, None)]]
+    assert [own(process, 4) for process in range(4)] == [[(k, process) for k in range(3)] for process in range(4)]
+    assert own(0, 1) == [(0, None), (1, None), (2, None)]
 
 
 def test_an_outcome_arrives_as_it_was_sent(folder):

@@ -14,7 +14,7 @@ import pytest
 from generate import batch
 from helpers import BASE, BASE_ANSWER, changed, to_json, to_npz
 
-from specdec_cli import pipeline, results, writers
+from specdec_cli import filing, pipeline, results, writers
 from specdec_cli.errors import EnvironmentFault
 from specdec_cli.inputs import find_inputs
 
@@ -280,12 +280,12 @@ def test_a_full_disk_leaves_whole_results_only(dumps, out, monkeypatch):
 
     monkeypatch.setattr(writers.os, "fchmod", fchmod)
     inputs, _ = find_inputs([str(dumps)])
-    work = pipeline.into_folder(inputs, results.ResultFolder(str(out), ".json", {}))
+    work = filing.into_folder(inputs, results.ResultFolder(str(out), ".json", {}))
     with pytest.raises(EnvironmentFault, match="No space left on device"):
         list(work)
     assert tree(out) == {"a.json": BASE_ANSWER}
     monkeypatch.undo()
-    work = pipeline.into_folder(inputs, results.ResultFolder(str(out), ".json", {}), resume=True)
+    work = filing.into_folder(inputs, results.ResultFolder(str(out), ".json", {}), resume=True)
     assert [outcome.status.value for outcome in work] == ["skipped", "done", "done", "done"]
 
 
@@ -334,7 +334,7 @@ def test_a_retry_that_is_killed_before_its_end_is_tried_again(specdec, dumps, ou
     inputs, _ = find_inputs([str(dumps / "a.json")])
     place = results.ResultFolder(str(out), ".json", pipeline.Settings().decisive())
     with pytest.raises(KeyboardInterrupt):
-        list(pipeline.into_folder(inputs, place, resume=True))
+        list(filing.into_folder(inputs, place, resume=True))
     monkeypatch.undo()
     assert specdec(*run, "--resume").code == 0
     assert tree(out) == {"a.json": BASE_ANSWER}
@@ -351,7 +351,7 @@ def test_another_process_with_something_else_is_not_overwritten(dumps, out, monk
         return real(batch, **settings)
 
     monkeypatch.setattr(pipeline, "load_verify_batch", lambda: verify_batch)
-    (outcome,) = pipeline.into_folder(inputs, place)
+    (outcome,) = filing.into_folder(inputs, place)
     assert "a.json is already there, and is not what specdec wrote: kept" in str(outcome.error)
     assert tree(out) == {"a.json": b"theirs"}
     (out / "a.json").unlink()
@@ -361,7 +361,7 @@ def test_another_process_with_something_else_is_not_overwritten(dumps, out, monk
         return real(batch, **settings)
 
     monkeypatch.setattr(pipeline, "load_verify_batch", lambda: verify_batch_as_well)
-    (outcome,) = pipeline.into_folder(inputs, place)
+    (outcome,) = filing.into_folder(inputs, place)
     assert outcome.error is None
 
 

@@ -40,11 +40,13 @@ ORDER = [
     "writers",
     "results",
     "pipeline",
+    "filing",
     "terminal",
     "info",
     "progress",
     "guard",
     "cluster",
+    "packing",
     "sharing",
 ]
 
@@ -90,7 +92,7 @@ def importers(library):
     [
         ("jax", {"cluster", "sums", "kernel", "mesh", "programs", "verification", "devices"}),
         ("rich", {"consoles", "explain", "check", "progress"}),
-        ("typer", {"cli", "options"}),
+        ("typer", {"cli", "options", "values"}),
         ("click", set()),
         ("orjson", {"readers", "writers", "explain", "check"}),
     ],
