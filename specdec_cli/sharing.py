@@ -22,7 +22,7 @@ from specdec_cli.decide import joined
 from specdec_cli.errors import InputError
 from specdec_cli.inputs import Input
 from specdec_cli.outcome import Outcome
-from specdec_cli.packing import pack, unpack
+from specdec_cli.packing import Essence, essence_of, pack, unpack
 from specdec_cli.pipeline import Settings
 from specdec_cli.progress import Told
 from specdec_cli.readers import STDIN, can_be_shared
@@ -30,8 +30,10 @@ from specdec_cli.results import ResultFolder
 from specdec_cli.rows import Checksum, RowsInFile, Share
 from specdec_cli.structure import PROB_FIELDS
 
-_END = b""
-"""A message that follows the last of an input's."""
+_AT_ONCE = 100
+"""Outcomes of one input that are sent in one message."""
+_MORE = b"+"
+"""What a message begins with that is not the last of an input."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def outcomes(
     if not cluster.leads:
         _send(found, plan)
         return
-    mine, numbers = groupby(found, key=_number_of), [input.number for input in own]
+    mine, numbers = groupby(found, key=_number_of), {input.number for input in own}
     for input in inputs:
         if input.number in numbers:
             yield from next(mine)[1]
@@ -140,21 +142,26 @@ def _send(found: Iterator[Outcome], plan: _Plan) -> None:
     for number, group in groupby(found, key=_number_of):
         if plan.by_rows[number]:
             (outcome,) = group
-            plan.cluster.send(f"rows/{number}/{plan.cluster.process}", pack(outcome))
+            plan.cluster.send(f"rows/{number}/{plan.cluster.process}", pack([essence_of(outcome)]))
             continue
-        step = 0
-        for step, outcome in enumerate(group, 1):
+        waiting: list[Essence] = []
+        messages = count()
+        for outcome in group:
+            if len(waiting) == _AT_ONCE:
+                plan.cluster.send(f"whole/{number}/{next(messages)}", _MORE + pack(waiting))
+                waiting.clear()
             outcome.settle()
-            plan.cluster.send(f"whole/{number}/{step - 1}", pack(outcome))
-        plan.cluster.send(f"whole/{number}/{step}", _END)
+            waiting.append(essence_of(outcome))
+        plan.cluster.send(f"whole/{number}/{next(messages)}", pack(waiting))
 
 
 def _received(blank: Outcome, cluster: Cluster) -> Iterator[Outcome]:
-    for step in count():
-        data = cluster.receive(f"whole/{blank.number}/{step}")
-        if data == _END:
+    for message in count():
+        data = cluster.receive(f"whole/{blank.number}/{message}")
+        for outcome, _ in unpack(data.removeprefix(_MORE), blank):
+            yield outcome
+        if not data.startswith(_MORE):
             return
-        yield unpack(data, blank)[0]
 
 
 def _joiner(plan: _Plan) -> Callable[[Outcome], Outcome] | None:
@@ -167,8 +174,8 @@ def _joiner(plan: _Plan) -> Callable[[Outcome], Outcome] | None:
         number = outcome.number
         if not plan.by_rows[number] or outcome.document is None:
             return outcome
-        others = [unpack(cluster.receive(f"rows/{number}/{other}"), outcome) for other in range(1, cluster.number)]
-        return _joined(outcome, others)
+        messages = [cluster.receive(f"rows/{number}/{other}") for other in range(1, cluster.number)]
+        return _joined(outcome, [each for data in messages for each in unpack(data, outcome)])
 
     return join
 

@@ -23,7 +23,7 @@ from specdec_cli.errors import EnvironmentFault, InputError
 from specdec_cli.guard import Joining, fault_of_end
 from specdec_cli.inputs import Input
 from specdec_cli.outcome import Outcome
-from specdec_cli.packing import pack, unpack
+from specdec_cli.packing import essence_of, pack, unpack
 from specdec_cli.pipeline import outcomes
 from specdec_cli.readers import can_be_shared, documents
 from specdec_cli.readers.members import joined_crc
@@ -80,7 +80,7 @@ def folder(tmp_path):
     for name in ("a", "b", "c"):
         shutil.copy(SAMPLES / "one_row.json", place / f"{name}.json")
     step = json.dumps(json.loads((SAMPLES / "one_row.json").read_text()))
-    (place / "lines.jsonl").write_text(f"{step}\n{{}}\n{step}\n")
+    (place / "lines.jsonl").write_text(f"{step}\n" * 150 + f"{{}}\n{step}\n")
     (place / "broken.json").write_text("{")
     np.savez(place / "z.npz", **large_step(number=3))
     return place
@@ -355,7 +355,7 @@ def test_files_are_shared_whole_where_there_are_enough(tmp_path, monkeypatch):
 def test_an_outcome_arrives_as_it_was_sent(folder):
     for outcome in outcomes([Input(str(path), path.name) for path in sorted(folder.iterdir())]):
         outcome.settle()
-        found, _ = unpack(pack(outcome), Outcome(outcome.name, outcome.number))
+        ((found, _),) = unpack(pack([essence_of(outcome)]), Outcome(outcome.name, outcome.number))
         assert found.status is outcome.status
         assert found.line == outcome.line
         assert found.warnings() == outcome.warnings()
@@ -367,7 +367,7 @@ def test_an_outcome_arrives_as_it_was_sent(folder):
                 one, other = getattr(found.verification, field), getattr(outcome.verification, field)
                 assert (one.dtype, one.tolist()) == (other.dtype, other.tolist())
     fault = Outcome("x", error=EnvironmentFault("out of memory", "more", source="x"))
-    found, _ = unpack(pack(fault), Outcome("x"))
+    _, (found, _) = unpack(pack([essence_of(fault)] * 2), Outcome("x"))
     assert (type(found.error), found.error.block()) == (EnvironmentFault, fault.error.block())
 
 
