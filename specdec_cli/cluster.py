@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -134,12 +136,36 @@ class Cluster:
 ALONE = Cluster()
 
 
+def _wait_until_there(coordinator: str, seconds: int) -> None:
+    """Wait for process 0. JAX, coming too early, looks again only a second later, and does not say what is wrong.
+
+    Raises:
+      EnvironmentFault: it does not come.
+    """
+    host, _, port = coordinator.rpartition(":")
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds):
+                return
+        except (OSError, OverflowError, UnicodeError) as error:
+            if time.monotonic() > until:
+                raise EnvironmentFault(
+                    f"process 0 is not to be reached at {coordinator}: {getattr(error, 'strerror', '') or error}",
+                    f"is it there, and is that its place? {seconds} seconds were given to it; "
+                    "--distributed-timeout SECONDS gives it more",
+                ) from None
+        time.sleep(0.05)
+
+
 def join(joining: Joining) -> Cluster:
     """Find the other processes, and wait until all are there.
 
     Raises:
       EnvironmentFault: there is nothing to join. (Where others do not come, the runtime ends this process.)
     """
+    if joining.coordinator is not None and joining.process:
+        _wait_until_there(joining.coordinator, joining.timeout)
     with loading_jax():
         import jax
         from jax._src import distributed  # its store of messages has no public name yet

@@ -84,7 +84,8 @@ def joining_of(
         if value:
             option = f"--{name.replace('_', '-')}"
             raise typer.BadParameter(f"{option} is for one process, without --distributed", param_hint=option)
-    if coordinator is not None and not re.fullmatch(r"\S+:[1-9]\d{0,4}", coordinator):
+    place = re.fullmatch(r"\S+:([1-9]\d{0,4})", coordinator or "")
+    if coordinator is not None and not (place and int(place[1]) < 2**16):
         raise typer.BadParameter(f"{coordinator!r} is not of the form HOST:PORT", param_hint="--coordinator")
     for name, value, least in (
         ("--num-processes", number, 1),

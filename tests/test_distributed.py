@@ -219,6 +219,15 @@ def test_a_coordinator_that_is_not_there_is_waited_for_no_longer_than_said(folde
     begun = time.monotonic()
     code, out, err = ended(start(1, 2, free_port(), folder, patience=1))
     assert (code, out) == (3, b"")
+    assert re.match(r"error: process 0 is not to be reached at 127.0.0.1:\d+: Connection refused\n hint: ", err)
+    assert err.count("\n") == 2
+    assert time.monotonic() - begun < 60
+
+
+def test_processes_that_do_not_come_are_waited_for_no_longer_than_said(folder):
+    begun = time.monotonic()
+    code, out, err = ended(start(0, 2, free_port(), folder, patience=1))
+    assert (code, out) == (3, b"")
     assert re.match(r"error: not all processes came together at 127.0.0.1:\d+ within 1 seconds\n hint: ", err)
     assert err.count("\n") == 2
     assert time.monotonic() - begun < 60
@@ -265,6 +274,7 @@ def test_mpirun_tells_the_processes_of_each_other(process, folder):
         (["--process-id", "0"], "--process-id goes with --distributed"),
         (["--distributed-timeout", "5"], "--distributed-timeout goes with --distributed"),
         (["--distributed", "--coordinator", "host"], "'host' is not of the form HOST:PORT"),
+        (["--distributed", "--coordinator", "host:99999"], "'host:99999' is not of the form HOST:PORT"),
         (["--distributed", "--num-processes", "2", "--process-id", "2"], "2 is none of 2 processes"),
         (["--distributed", "--num-processes", "0"], "0 is not a number of 1 or more"),
         (["--distributed", "--distributed-timeout", "0"], "0 is not a number of 1 or more"),
