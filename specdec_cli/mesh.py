@@ -33,14 +33,17 @@ def spread(name: str, array: Any, mesh: Mesh) -> jax.Array:
 
     Args:
       name: of the array; what fills it up goes by that.
-      array: NumPy, or JAX on one device, with a leading axis B, at least 1.
+      array: NumPy or JAX, with a leading axis B, at least 1.
       mesh: over the devices.
 
     Returns:
       The array, filled up to a multiple of the devices' number by rows of an empty draft and of no probability.
     """
     devices = list(mesh.devices.flat)
-    share = -(-len(array) // len(devices))
+    share, sharding = -(-len(array) // len(devices)), NamedSharding(mesh, _BY_ROWS)
+    if is_jax(array) and len(array) == share * len(devices):
+        moved: jax.Array = jax.device_put(array, sharding)  # from device to device, if it is not there already
+        return moved
     shards = []
     for number, device in enumerate(devices):
         own = array[number * share : (number + 1) * share]
@@ -49,7 +52,7 @@ def spread(name: str, array: Any, mesh: Mesh) -> jax.Array:
             own = (jnp if is_jax(array) else np).concatenate([own, rows])
         shards.append(jax.device_put(own, device))
     shape = (share * len(devices), *array.shape[1:])
-    return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, _BY_ROWS), shards)
+    return jax.make_array_from_single_device_arrays(shape, sharding, shards)
 
 
 @cache

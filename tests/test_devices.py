@@ -55,7 +55,7 @@ import sys, warnings
 import jax, numpy as np
 import specdec_cli
 from generate import batch
-from specdec_cli import shapes
+from specdec_cli import mesh, shapes
 warnings.simplefilter("ignore")
 assert len(jax.devices()) == 4
 for small in (shapes.SMALL, 0):
@@ -69,6 +69,15 @@ for small in (shapes.SMALL, 0):
             for devices in (1, *{NUMBERS}, "all"):
                 got = specdec_cli.verify(**given, validate=False, devices=devices)
                 assert all((got[name] == want[name]).all() for name in want), (seed, devices)
+over = mesh.mesh_of(tuple(jax.devices()))
+given = batch(np.random.default_rng(0), "mixed", 8, 2, 9)
+given["draft_tokens"] = given["draft_tokens"].astype(np.int32)
+want = specdec_cli.verify(**given, validate=False)
+with jax.enable_x64(True):
+    spread = {{name: mesh.spread(name, array, over) for name, array in given.items()}}  # by the caller
+for devices in (None, 2, "all"):
+    got = specdec_cli.verify(**spread, validate=False, devices=devices)
+    assert all((got[name] == want[name]).all() for name in want), devices
 print("same")
 """
 
