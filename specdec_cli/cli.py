@@ -125,9 +125,11 @@ def run(
         else:
             form = output_format or options.ResultFormat.JSON
             place = results.ResultFolder(folder, f".{form.value}", settings.decisive())
+        sharing.refuse(found, place, joining)
         processes = cluster.ALONE if joining is None else cluster.join(joining)
         with processes.telling():
-            plan = sharing.agree(found, place, processes, **settings.decisive(), output=output, form=output_format)
+            asked = {"output": output, "folder": folder, "form": output_format, "resume": resume, "force": force}
+            plan = sharing.agree(found, processes, **settings.decisive(), **asked)
             if place is None:
                 outcomes = sharing.outcomes(found, settings, plan, several=several)
             else:

@@ -9,6 +9,8 @@ import jax
 
 from specdec_cli.errors import EnvironmentFault
 
+_SENSIBLE = 64
+"""Devices into which a CPU may well be made."""
 PLATFORMS = ("cpu", "gpu", "tpu")
 
 
@@ -58,7 +60,9 @@ def devices_beside(device: jax.Device, number: int | str) -> tuple[jax.Device, .
     if int(number) > len(found):
         raise EnvironmentFault(
             f"{number} {device.platform} devices were asked for, and JAX has {len(found)} here",
-            f"JAX_NUM_CPU_DEVICES={number} makes as many of one CPU" if device.platform == "cpu" else "",
+            f"JAX_NUM_CPU_DEVICES={number} makes as many of one CPU"
+            if device.platform == "cpu" and int(number) <= _SENSIBLE
+            else "",
         )
     return tuple(found[: int(number)])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specdec_cli.errors import EnvironmentFault, InputError, SpecdecError
@@ -11,6 +11,7 @@ from specdec_cli.inputs import Input
 from specdec_cli.outcome import Outcome, Status
 from specdec_cli.pipeline import DEFAULTS, Join, Settings, ahead, failure_of, opened_of, outcomes_of, status_of
 from specdec_cli.readers import STDIN, Document
+from specdec_cli.readers.members import CHANGED
 from specdec_cli.results import ResultFolder, State, digest_of
 from specdec_cli.writers import encode
 
@@ -24,6 +25,7 @@ def into_folder(
     force: bool = False,
     fail_fast: bool = False,
     join: Join | None = None,
+    announce: Callable[[Input, bool], None] | None = None,
 ) -> Iterator[Outcome]:
     """Verify every input into a result of its own, which holds what `specdec run` prints for that input alone.
 
@@ -37,6 +39,7 @@ def into_folder(
       force: replace any other result that is there; without it such an input fails, and the result is kept.
       fail_fast: stop after the first input that fails.
       join: what makes of the outcome for a share of the rows the one for all.
+      announce: told of each input whether it will be verified.
 
     Yields:
       An outcome for each step. The last of an input comes when its result is in place.
@@ -47,6 +50,8 @@ def into_folder(
     plans = ahead(inputs, lambda input: _plan(input, folder, resume, force))
     for input, plan in zip(inputs, plans, strict=True):
         failed = False
+        if announce:
+            announce(input, plan.opened is not None)
         for outcome in _outcomes_into_folder(input, plan, folder, settings, join):
             failed |= outcome.status is Status.FAILED
             yield outcome
@@ -109,7 +114,7 @@ def _outcomes_into_folder(
                 if not outcome.in_lines:
                     break  # the only one: its rows may be in the file, which stays open until it was used
             if _changed(plan.status, status_of(input.name)):
-                raise InputError("changed while it was read", "run it again when it is whole", source=input.name)
+                raise InputError(*CHANGED, source=input.name)
     except FileExistsError:
         state = folder.state(input.place, plan.digest)
         if state is not State.SAME:  # another process was quicker, with something else

@@ -21,6 +21,10 @@ from specdec_cli.errors import EnvironmentFault, ExitCode
 
 _DIE_WITH_PARENT = 1
 """prctl's PR_SET_PDEATHSIG, on Linux."""
+AGAIN = "--resume (with -o FOLDER/) does the rest"
+"""What to do after a fault in the middle of the work."""
+_TO_STOP = 2
+"""Seconds in which a signal must have been noticed."""
 _LAST_WORDS = 2000
 """Characters that are shown of what is not understood."""
 
@@ -45,33 +49,58 @@ class Joining:
 
 
 def stand_behind(joining: Joining) -> None:
-    """Go on in a child; the parent does not return, and ends as the child does."""
-    if not hasattr(os, "fork"):
-        raise EnvironmentFault("--distributed is for Linux and macOS: this system has no fork")
-    log = TemporaryFile()  # noqa: SIM115
+    """Go on in a child; the parent does not return, and ends as the child does.
+
+    Raises:
+      EnvironmentFault: there can be no child.
+    """
+    import ctypes  # before the fork, after which time counts
+
+    parent = os.getpid()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    child = os.fork()
+    try:
+        log = open(os.memfd_create("log"), "w+b") if hasattr(os, "memfd_create") else TemporaryFile()  # noqa: SIM115
+        child = os.fork()
+    except (OSError, AttributeError) as error:
+        raise EnvironmentFault(f"the process that would do the work cannot be started: {error}") from None
     if child:
         _wait(child, log, joining)
     if sys.platform == "linux":
-        import ctypes
-
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(ExitCode.TERMINATED)
     if sys.stderr is not None:  # words for people go on to where they went; the runtime's do not
         ours = os.dup(2)
-        sys.stderr = open(ours, "w", encoding=sys.stderr.encoding, errors="backslashreplace")  # noqa: SIM115
+        encoding = sys.stderr.encoding
+        sys.stderr = open(ours, "w", buffering=1, encoding=encoding, errors="backslashreplace")  # noqa: SIM115
     os.dup2(log.fileno(), 2)
 
 
 def _wait(child: int, log: BinaryIO, joining: Joining) -> NoReturn:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: os.kill(child, number))
+    stopped_by = 0
+
+    def stop(number: int, _: object) -> None:
+        nonlocal stopped_by
+        with suppress(ProcessLookupError):
+            # In the middle of the runtime's own code no signal is noticed; at a second one patience ends.
+            os.kill(child, signal.SIGKILL if stopped_by or number == signal.SIGALRM else number)
+        if number != signal.SIGALRM:
+            stopped_by = number
+            signal.alarm(_TO_STOP)
+
+    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    for number in watched:
+        signal.signal(number, stop)
     _, status = os.waitpid(child, 0)
+    for number in watched:
+        signal.signal(number, signal.SIG_IGN)
     code = os.waitstatus_to_exitcode(status)
-    if code < 0 or code == ExitCode.DISAGREES:  # which is no command's own that is run by several
+    if stopped_by and code < 0:
+        code = 128 + stopped_by
+    elif code < 0 or code == ExitCode.DISAGREES:  # which is no command's own that is run by several
         log.seek(0)
         terminal.say(fault_of_end(code, log.read().decode(errors="replace"), joining).block())
         code = ExitCode.ENVIRONMENT
@@ -90,7 +119,6 @@ def fault_of_end(code: int, log: str, joining: Joining) -> EnvironmentFault:
     if len(said) == len(log):
         return _unexplained(code, log)
     where, patience = joining.coordinator or "process 0", f"{joining.timeout} seconds"
-    again = "--resume (with -o FOLDER/) does the rest"
     if twin := re.search(r"(?:task:)?(\d+) unexpectedly tried to connect|newer incarnation", said):
         who = f"process {twin[1]}" if twin[1] else joining.name
         return EnvironmentFault(f"another process came as {who} too", "each needs a --process-id of its own")
@@ -107,11 +135,13 @@ def fault_of_end(code: int, log: str, joining: Joining) -> EnvironmentFault:
         )
     if dead := re.search(r"stopped sending heartbeats\):\s*((?:\S*?\d+\n)+)", said):
         numbers = re.findall(r"(\d+)\n", dead[1])
+        if str(joining.process) in numbers:
+            return EnvironmentFault(f"{joining.name} was held up for longer than {patience}", AGAIN)
         who = f"process{'es' * (len(numbers) > 1)} {', '.join(numbers)}"
-        return EnvironmentFault(f"{who} gave no sign of life for {patience}", again)
+        return EnvironmentFault(f"{who} gave no sign of life for {patience}", AGAIN)
     if "UNAVAILABLE" in said or "CANCELLED" in said:
-        return EnvironmentFault(f"process 0 has ended, or cannot be reached any more at {where}", again)
-    return EnvironmentFault(f"the processes lost each other: {_status_in(said)}", again)
+        return EnvironmentFault(f"process 0 has ended, or cannot be reached any more at {where}", AGAIN)
+    return EnvironmentFault(f"the processes lost each other: {_status_in(said)}", AGAIN)
 
 
 def _status_in(said: str) -> str:
@@ -120,7 +150,12 @@ def _status_in(said: str) -> str:
 
 
 def _unexplained(code: int, log: str) -> EnvironmentFault:
+    if "Failed to add port" in log:
+        return EnvironmentFault("process 0 cannot listen there", "choose another port for --coordinator")
     if code == -signal.SIGKILL:
         return EnvironmentFault("was killed", "by hand, by a limit on time, or by the system for want of memory")
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    try:
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    except ValueError:  # of the real-time signals few have a name
+        how = f"was ended by signal {-code}"
     return EnvironmentFault(f"{how}{': ' * bool(log.strip())}{log.strip()[-_LAST_WORDS:]}")

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from specdec_cli.batch import PAD, is_jax
+from specdec_cli.batch import is_jax
+from specdec_cli.shapes import FILLERS
 
 ROWS = "rows"
 """The mesh axis."""
 _BY_ROWS = PartitionSpec(ROWS)  # type: ignore[no-untyped-call]
-_FILLERS = {"draft_tokens": PAD}
 
 
 @cache
@@ -48,7 +48,7 @@ def spread(name: str, array: Any, mesh: Mesh) -> jax.Array:
     for number, device in enumerate(devices):
         own = array[number * share : (number + 1) * share]
         if missing := share - len(own):
-            rows = np.full((missing, *array.shape[1:]), _FILLERS.get(name, 0), array.dtype)
+            rows = np.full((missing, *array.shape[1:]), FILLERS.get(name, 0), array.dtype)
             own = (jnp if is_jax(array) else np).concatenate([own, rows])
         shards.append(jax.device_put(own, device))
     shape = (share * len(devices), *array.shape[1:])

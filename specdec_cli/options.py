@@ -127,7 +127,7 @@ Distributed = Annotated[
     typer.Option(
         "--distributed",
         rich_help_panel=_TOGETHER,
-        help="Share the inputs between processes, started by srun, mpirun or by hand.",
+        help="Share the inputs between processes, which srun, mpirun or you start with the same arguments.",
     ),
 ]
 Coordinator = Annotated[

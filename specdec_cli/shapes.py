@@ -31,7 +31,8 @@ LARGE = 1 << 26
 SHARE = 1 << 24
 """Bytes of probabilities whose reading by a thread of its own pays."""
 
-_FILLERS = {"draft_tokens": PAD}
+FILLERS = {"draft_tokens": PAD}
+"""What arrays are filled up with that are not filled up with zeros."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,6 @@ def _shared(axis: str, length: int) -> int:
 
 def _padded(array: np.ndarray, name: str, size: dict[str, int]) -> np.ndarray:
     padded = empty(tuple(size[axis] for axis in AXES[name]), array.dtype)
-    padded[...] = _FILLERS.get(name, 0)
+    padded[...] = FILLERS.get(name, 0)
     padded[tuple(slice(length) for length in array.shape)] = array
     return padded

@@ -10,22 +10,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import count, groupby
+from itertools import count
 from typing import Any
 
 from specdec_cli import __version__, filing, pipeline
 from specdec_cli.cluster import Cluster
 from specdec_cli.decide import joined
 from specdec_cli.errors import InputError
+from specdec_cli.guard import Joining
 from specdec_cli.inputs import Input
 from specdec_cli.outcome import Outcome
 from specdec_cli.packing import Essence, essence_of, pack, unpack
 from specdec_cli.pipeline import Settings
 from specdec_cli.progress import Told
-from specdec_cli.readers import STDIN, can_be_shared
+from specdec_cli.readers import STDIN, fingerprint_if_apart
 from specdec_cli.results import ResultFolder
 from specdec_cli.rows import Checksum, RowsInFile, Share
 from specdec_cli.structure import PROB_FIELDS
@@ -37,7 +38,7 @@ _MORE = b"+"
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Division:
     """Who does what."""
 
     cluster: Cluster
@@ -58,65 +59,78 @@ class _Plan:
         ]
 
 
-def agree(inputs: Sequence[Input], folder: ResultFolder | None, cluster: Cluster, **options: Any) -> _Plan:
+def refuse(inputs: Sequence[Input], folder: ResultFolder | None, joining: Joining | None) -> None:
+    """Refuse what cannot be done, before other processes wait for it.
+
+    Raises:
+      InputError: standard input is to be shared, or results would take each other's place.
+    """
+    if joining is not None and any(input.name == STDIN for input in inputs):
+        raise InputError("standard input cannot be shared between processes", "give it as a file")
+    if folder is not None:
+        filing.refuse_clashes(inputs, folder)
+
+
+def agree(inputs: Sequence[Input], cluster: Cluster, **options: Any) -> _Division:
     """Decide who does what, and see that all decide the same.
 
     Args:
       inputs: all of them, in every process.
-      folder: where results go, if they go to a folder.
       cluster: the processes.
       options: whatever else the results depend on.
 
     Raises:
-      InputError: other processes were given something else, or what cannot be done.
+      InputError: other processes were given something else.
     """
     few = 1 < cluster.number > len(inputs)
-    by_rows = [few and input.error is None and can_be_shared(input.name) for input in inputs]
-    try:
-        if cluster.number > 1 and any(input.name == STDIN for input in inputs):
-            raise InputError("standard input cannot be shared between processes", "give it as a file")
-        if folder is not None:
-            filing.refuse_clashes(inputs, folder)
-    except InputError:
-        cluster.leave()  # as all of them do
-        raise
-    files = [
-        (input.name, input.place, _size(input), shared) for input, shared in zip(inputs, by_rows, strict=True)
-    ]
-    cluster.agree({"inputs": _digest(files), "options": _digest([__version__, cluster.number, options])})
-    return _Plan(cluster, by_rows)
+    apart = [fingerprint_if_apart(input.name) if few and input.error is None else None for input in inputs]
+    files = [(input.name, input.place, _size(input), found) for input, found in zip(inputs, apart, strict=True)]
+    given = [__version__, cluster.number, options]
+    cluster.agree({"inputs": _digest(files), "options": _digest(given)})
+    return _Division(cluster, [found is not None for found in apart])
 
 
 def outcomes(
-    inputs: Sequence[Input], settings: Settings, plan: _Plan, *, several: bool = False
+    inputs: Sequence[Input], settings: Settings, plan: _Division, *, several: bool = False
 ) -> Iterator[Outcome]:
     """`pipeline.outcomes` of all inputs, in order, in process 0; none in the others, which send it theirs."""
     cluster = plan.cluster
     if cluster.number == 1:
         yield from pipeline.outcomes(inputs, settings, several=several)
         return
-    own = plan.own(inputs)
-    found = pipeline.outcomes(own, settings, several=several, join=_joiner(plan))
+    join = _joiner(plan)
+    own = {input.number: input for input in plan.own(inputs)}
     if not cluster.leads:
-        _send(found, plan)
+        _send(own.values(), settings, plan)
         return
-    mine, numbers = groupby(found, key=_number_of), {input.number for input in own}
     for input in inputs:
-        if input.number in numbers:
-            yield from next(mine)[1]
+        if input.number in own:
+            yield from pipeline.outcomes([own[input.number]], settings, several=several, join=join)
         else:
             yield from _received(Outcome(input.name, input.number, several=several), cluster)
 
 
 def into_folder(
-    inputs: Sequence[Input], folder: ResultFolder, settings: Settings, plan: _Plan, **options: bool
+    inputs: Sequence[Input], folder: ResultFolder, settings: Settings, plan: _Division, **options: bool
 ) -> Iterator[Outcome]:
     """`filing.into_folder` of this process's inputs; of one whose rows are shared, in process 0."""
-    own = plan.own(inputs)
-    if not plan.cluster.leads:
-        _send(pipeline.outcomes([input for input in own if input.share], settings), plan)
+    cluster, own = plan.cluster, plan.own(inputs)
+    if not cluster.leads:
+        _send((input for input in own if input.share and _is_wanted(input, folder, cluster)), settings, plan)
         own = [input for input in own if not input.share]
-    yield from filing.into_folder(own, folder, settings, join=_joiner(plan), **options)
+
+    def announce(input: Input, wanted: bool) -> None:
+        if input.share:
+            cluster.send(f"wanted/{input.number}", b"%d" % wanted)
+
+    yield from filing.into_folder(own, folder, settings, join=_joiner(plan), announce=announce, **options)
+
+
+def _is_wanted(input: Input, folder: ResultFolder, cluster: Cluster) -> bool:
+    """Whether process 0, which knows what is there, will make a result: surely where there is none."""
+    if not os.path.lexists(folder.result_of(input.place)):
+        return True
+    return cluster.receive(f"wanted/{input.number}", keep=True) == b"1"
 
 
 def end(told: Told, cluster: Cluster) -> int:
@@ -134,25 +148,22 @@ def end(told: Told, cluster: Cluster) -> int:
     return exit_code
 
 
-def _number_of(outcome: Outcome) -> int:
-    return outcome.number
-
-
-def _send(found: Iterator[Outcome], plan: _Plan) -> None:
-    for number, group in groupby(found, key=_number_of):
-        if plan.by_rows[number]:
-            (outcome,) = group
-            plan.cluster.send(f"rows/{number}/{plan.cluster.process}", pack([essence_of(outcome)]))
+def _send(inputs: Iterable[Input], settings: Settings, plan: _Division) -> None:
+    for input in inputs:
+        found = pipeline.outcomes([input], settings)
+        if input.share:
+            outcome = next(found)
+            plan.cluster.send(f"rows/{input.number}/{plan.cluster.process}", pack([essence_of(outcome)]))
             continue
         waiting: list[Essence] = []
         messages = count()
-        for outcome in group:
+        for outcome in found:
             if len(waiting) == _AT_ONCE:
-                plan.cluster.send(f"whole/{number}/{next(messages)}", _MORE + pack(waiting))
+                plan.cluster.send(f"whole/{input.number}/{next(messages)}", _MORE + pack(waiting))
                 waiting.clear()
             outcome.settle()
             waiting.append(essence_of(outcome))
-        plan.cluster.send(f"whole/{number}/{next(messages)}", pack(waiting))
+        plan.cluster.send(f"whole/{input.number}/{next(messages)}", pack(waiting))
 
 
 def _received(blank: Outcome, cluster: Cluster) -> Iterator[Outcome]:
@@ -164,7 +175,7 @@ def _received(blank: Outcome, cluster: Cluster) -> Iterator[Outcome]:
             return
 
 
-def _joiner(plan: _Plan) -> Callable[[Outcome], Outcome] | None:
+def _joiner(plan: _Division) -> Callable[[Outcome], Outcome] | None:
     """What makes of an outcome for process 0's rows the one for all rows."""
     cluster = plan.cluster
     if not cluster.leads or not any(plan.by_rows):
@@ -182,6 +193,8 @@ def _joiner(plan: _Plan) -> Callable[[Outcome], Outcome] | None:
 
 def _joined(outcome: Outcome, others: list[tuple[Outcome, dict[str, Checksum]]]) -> Outcome:
     """The outcome for all rows: damage is named before what it did to the numbers, and the first row's fault."""
+    if outcome.error is not None and getattr(outcome.error, "field", None) not in PROB_FIELDS:
+        return outcome  # nothing was read of the rows, in any process
     read = outcome.document.fields if outcome.document and outcome.document.fields else {}
     try:
         for name in PROB_FIELDS:

@@ -84,16 +84,18 @@ def joining_of(
         if value:
             option = f"--{name.replace('_', '-')}"
             raise typer.BadParameter(f"{option} is for one process, without --distributed", param_hint=option)
-    place = re.fullmatch(r"\S+:([1-9]\d{0,4})", coordinator or "")
+    place = re.fullmatch(r"(?:[^\s:\[\]]+|\[[^\s\[\]]+\]):([1-9]\d{0,4})", coordinator or "")
     if coordinator is not None and not (place and int(place[1]) < 2**16):
-        raise typer.BadParameter(f"{coordinator!r} is not of the form HOST:PORT", param_hint="--coordinator")
+        raise typer.BadParameter(
+            f"{coordinator!r} is not of the form HOST:PORT or [IPV6]:PORT", param_hint="--coordinator"
+        )
     for name, value, least in (
         ("--num-processes", number, 1),
         ("--process-id", process, 0),
         ("--distributed-timeout", timeout, 1),
     ):
         if value is not None and not least <= value < 2**31:
-            raise typer.BadParameter(f"{value} is not a number of {least} or more", param_hint=name)
+            raise typer.BadParameter(f"{value} is not a number from {least} to {2**31 - 1}", param_hint=name)
     if number is not None and process is not None and process >= number:
         raise typer.BadParameter(
             f"{process} is none of {number} processes, which are numbered from 0", param_hint="--process-id"

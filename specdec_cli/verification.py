@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
+from operator import index
 from typing import Any
 
 import jax
@@ -81,7 +83,8 @@ def verify_batch(
         input_bits=8 * min(getattr(batch, field).dtype.itemsize for field in PROB_FIELDS),
     )
     chosen = (where,) if devices is None else devices_beside(where, devices)
-    task = _Task(how, chosen, device is not None, validate, sum_tolerance, programs or Programs(None))
+    moves = device is not None or devices is not None
+    task = _Task(how, chosen, moves, validate, sum_tolerance, programs or Programs(None))
     found: list[Verification] = []
     try:
         for part in parts(batch):
@@ -135,6 +138,7 @@ class _Task:
         # Contexts, because the caller's process may well want something else, and every thread has its own.
         # Padding may hold NaN, and what overflows in float32 is decided exactly: neither is a fault to stop at.
         with (
+            ExitStack() as surroundings,
             jax.enable_x64(self.how.dtype == "float64"),
             jax.default_device(self.devices[0]),
             jax.debug_nans(False),
@@ -147,6 +151,7 @@ class _Task:
             if len(self.devices) > 1:
                 mesh = mesh_of(self.devices)
                 function = on_every_device(function, mesh)
+                surroundings.enter_context(jax.set_mesh(mesh))  # a mesh of the caller's is another
                 placed = {name: spread(name, array, mesh) for name, array in placed.items()}
             elif piece.count < len(piece.arrays["draft_tokens"]):
                 placed["first"] = np.int32(piece.first)
@@ -194,8 +199,8 @@ def verify_arrays(
     with jax.transfer_guard("allow"):  # what is moved here, and how much of it, does not depend on the caller
         batch = make_batch(dict(zip(AXES, given, strict=True)))
         tolerance = None if sum_tolerance is None else exact.value(sum_tolerance, Reading.DECIMAL)
-        if devices is not None and devices != "all" and not (isinstance(devices, int) and devices >= 1):
-            raise InputError(f"devices is {devices!r}, expected a number of 1 or more, or 'all'")
+        if devices is not None and devices != "all":
+            devices = _number_of(devices)
         verification = verify_batch(batch, validate=validate, sum_tolerance=tolerance, devices=devices)
         answer = {"num_accepted": verification.num_accepted, "tokens": verification.tokens}
         hand_over = _handed_over if is_jax(batch.target_probs) else partial(jax.tree.map, jnp.asarray)
@@ -205,7 +210,18 @@ def verify_arrays(
     return arrays
 
 
+def _number_of(devices: Any) -> int:
+    try:
+        number = 0 if isinstance(devices, bool) else index(devices)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise InputError(f"devices is {devices!r}, expected a number of 1 or more, or 'all'")
+    return number
+
+
 @jax.jit
 def _handed_over(answer: dict[str, Any]) -> dict[str, Any]:
     """The answer, in JAX's arrays in a third of the time that `jnp.asarray` takes, once this shape is compiled."""
-    return answer
+    arrays: dict[str, Any] = jax.tree.map(jnp.asarray, answer)
+    return arrays

@@ -183,7 +183,7 @@ def test_a_number_of_devices_is_1_or_more(specdec, given):
     assert "neither a number of 1 or more nor 'all'" in " ".join(ended.err.replace("│", " ").split())
 
 
-@pytest.mark.parametrize("given", [0, -1, 1.5, "many", False])
+@pytest.mark.parametrize("given", [0, -1, 1.5, "many", False, True])
 def test_verify_takes_a_number_or_all(given):
     with pytest.raises(specdec_cli.InputError, match="devices is"):
         specdec_cli.verify(**arrays(BASE), devices=given)

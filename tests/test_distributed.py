@@ -25,7 +25,7 @@ from specdec_cli.inputs import Input
 from specdec_cli.outcome import Outcome
 from specdec_cli.packing import essence_of, pack, unpack
 from specdec_cli.pipeline import outcomes
-from specdec_cli.readers import can_be_shared, documents
+from specdec_cli.readers import documents, fingerprint_if_apart
 from specdec_cli.readers.members import joined_crc
 from specdec_cli.rows import Checksum, Share
 from specdec_cli.sharing import agree
@@ -50,13 +50,14 @@ def free_port():
         return found.getsockname()[1]
 
 
-def start(process, number, port, *arguments, large=shapes.LARGE, patience=PATIENCE, before=""):
+def start(process, number, port, *arguments, large=shapes.LARGE, patience=PATIENCE, before="", folder=None):
     where = "--coordinator", f"127.0.0.1:{port}", "--num-processes", number, "--process-id", process
     command = "run", *arguments, "--distributed", *where, "--distributed-timeout", patience
     return subprocess.Popen(
         [sys.executable, "-c", CODE, str(large), before, *map(str, command)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        cwd=folder,
     )
 
 
@@ -233,6 +234,50 @@ def test_processes_that_do_not_come_are_waited_for_no_longer_than_said(folder):
     assert time.monotonic() - begun < 60
 
 
+def test_a_port_that_is_taken_is_not_shared(folder):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, out, err = ended(start(0, 2, taken.getsockname()[1], folder, patience=1))
+    assert (code, out) == (3, b"")
+    assert re.match(
+        r"error: process 0 cannot listen on port \d+: Address already in use\n hint: choose another", err
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_process_that_waits_for_the_others(folder, number):
+    begun = start(0, 2, free_port(), folder, patience=60)
+    time.sleep(2)
+    begun.send_signal(number)
+    at = time.monotonic()
+    code, _, err = ended(begun)
+    assert (code, err) == (128 + number, "")
+    assert time.monotonic() - at < 30
+
+
+def test_proxies_are_for_others(process, folder, monkeypatch):
+    for name in ("http_proxy", "https_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    one = process("run", folder / "a.json", folder / "b.json")
+    first, second = together(2, folder / "a.json", folder / "b.json")
+    assert first == (0, one.out, "")
+    assert second == (0, b"", "")
+
+
+def test_files_of_one_name_that_differ_are_not_mixed(tmp_path):
+    started, port = [], free_port()
+    for process in (0, 1):
+        place = tmp_path / str(process)
+        place.mkdir()
+        fields = large_step()
+        np.savez(place / "x.npz", **{**fields, "sample_uniforms": fields["sample_uniforms"] / (1 + process)})
+        started.append(start(process, 2, port, "x.npz", large=1, folder=place))
+    for code, out, err in map(ended, started):
+        assert (code, out) == (2, b"")
+        assert err.startswith("error: process 1 was given other inputs than process 0\n")
+
+
 def test_two_processes_with_one_id_are_told(folder):
     port = free_port()
     started = [start(i, 3, port, folder, patience=2) for i in (0, 1, 1)]
@@ -273,11 +318,12 @@ def test_mpirun_tells_the_processes_of_each_other(process, folder):
         (["--coordinator", "h:1"], "--coordinator goes with --distributed"),
         (["--process-id", "0"], "--process-id goes with --distributed"),
         (["--distributed-timeout", "5"], "--distributed-timeout goes with --distributed"),
-        (["--distributed", "--coordinator", "host"], "'host' is not of the form HOST:PORT"),
+        (["--distributed", "--coordinator", "host"], "'host' is not of the form HOST:PORT or [IPV6]:PORT"),
         (["--distributed", "--coordinator", "host:99999"], "'host:99999' is not of the form HOST:PORT"),
         (["--distributed", "--num-processes", "2", "--process-id", "2"], "2 is none of 2 processes"),
-        (["--distributed", "--num-processes", "0"], "0 is not a number of 1 or more"),
-        (["--distributed", "--distributed-timeout", "0"], "0 is not a number of 1 or more"),
+        (["--distributed", "--num-processes", "0"], "0 is not a number from 1 to"),
+        (["--distributed", "--distributed-timeout", "3000000000"], "is not a number from 1 to"),
+        (["--distributed", "--coordinator", "::1:80"], "is not of the form"),
         (["--distributed", "--explain"], "--explain is for one process"),
         (["--distributed", "--fail-fast"], "--fail-fast is for one process"),
     ],
@@ -286,6 +332,12 @@ def test_options_that_do_not_go_together_are_refused(specdec, arguments, said):
     found = specdec("run", SAMPLES / "one_row.json", *arguments)
     assert found.code == 2
     assert said in " ".join(found.err.replace("│", " ").split())
+
+
+def test_what_is_missing_is_named(process):
+    found = process("run", SAMPLES / "one_row.json", "--distributed", "--num-processes", "2", "--process-id", "0")
+    assert found.code == 2
+    assert found.err.startswith("error: --coordinator HOST:PORT must be given too, as no launcher tells it\n")
 
 
 def test_where_there_is_no_cluster_it_says_how_to_be_one(process):
@@ -340,10 +392,17 @@ def test_what_cannot_be_read_apart_is_not_shared(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "packed.npz", **fields)
     np.savez(tmp_path / "columns.npz", **{**fields, "draft_probs": np.asfortranarray(fields["draft_probs"])})
     names = ["stored.npz", "packed.npz", "columns.npz", "none.npz"]
-    assert [can_be_shared(str(tmp_path / name)) for name in names] == [False] * 4  # small
+    assert [fingerprint_if_apart(str(tmp_path / name)) for name in names] == [None] * 4  # small
     monkeypatch.setattr(shapes, "LARGE", 1)
-    assert [can_be_shared(str(tmp_path / name)) for name in names] == [True, False, False, False]
-    assert not can_be_shared(str(SAMPLES / "one_row.json"))
+    first, *others = [fingerprint_if_apart(str(tmp_path / name)) for name in names]
+    assert first is not None
+    assert others == [None] * 3
+    assert fingerprint_if_apart(str(SAMPLES / "one_row.json")) is None
+    fields["sample_uniforms"] = fields["sample_uniforms"] / 2
+    np.savez(tmp_path / "stored.npz", **fields)
+    assert fingerprint_if_apart(str(tmp_path / "stored.npz")) not in (None, first)
+    os.mkfifo(tmp_path / "pipe.npz")
+    assert fingerprint_if_apart(str(tmp_path / "pipe.npz")) is None  # and nobody waited for it
 
 
 def test_files_are_shared_whole_where_there_are_enough(tmp_path, monkeypatch):
@@ -353,7 +412,7 @@ def test_files_are_shared_whole_where_there_are_enough(tmp_path, monkeypatch):
     inputs = [Input(str(tmp_path / "a.npz"), "a.npz", number=number) for number in range(3)]
 
     def own(process, number):
-        found = agree(inputs, None, Cluster(process, number)).own(inputs)
+        found = agree(inputs, Cluster(process, number)).own(inputs)
         return [(input.number, input.share and input.share.number) for input in found]
 
     assert [own(process, 3) for process in range(3)] == [[(0, None)], [(1, None)], [(2, None)]]
@@ -390,6 +449,7 @@ LOGS = {
     "UNAVAILABLE: (stopped sending heartbeats):\n1\nThe tasks": "process 1 gave no sign of life for 7 seconds",
     "UNAVAILABLE: (stopped sending heartbeats):\n/job:a/task:1\n/job:a/task:2\nThe tasks": "processes 1, 2 gave",
     "UNAVAILABLE: Socket closed": "process 0 has ended, or cannot be reached any more at h:1",
+    "UNAVAILABLE: (stopped sending heartbeats):\n5\nThe tasks": "process 5 was held up for longer than 7 seconds",
     "INTERNAL: something new\nmore": "the processes lost each other: INTERNAL: something new",
 }
 

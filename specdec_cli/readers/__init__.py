@@ -20,7 +20,7 @@ from specdec_cli.batch import Batch, Reading, make_batch
 from specdec_cli.errors import EnvironmentFault, InputError, UnfinishedError
 from specdec_cli.readers import json_text, npz
 from specdec_cli.readers.lines import Lines
-from specdec_cli.readers.members import on_disk
+from specdec_cli.readers.members import CHANGED, on_disk
 from specdec_cli.rows import Share
 from specdec_cli.structure import AXES
 
@@ -92,7 +92,7 @@ def documents(name: str, wanted: Collection[str] = AXES, share: Share | None = N
     Args:
       name: a path, or `-` for standard input.
       wanted: the fields to read, of an input or of an answer.
-      share: the rows to read of an input that `can_be_shared`.
+      share: the rows to read of an input that has a `fingerprint_if_apart`.
 
     Yields:
       The documents, in order; to be used before the next is asked for. Decimal reading for JSON, binary for NPZ.
@@ -108,6 +108,8 @@ def documents(name: str, wanted: Collection[str] = AXES, share: Share | None = N
             if start.startswith(ZIP_MAGIC):
                 with _seekable(stream, start) as archive, npz.open_fields(archive, wanted, share) as fields:
                     yield Document(source, None, Reading.BINARY, fields, None, None, lambda: False)
+            elif share:
+                raise InputError(*CHANGED)
             else:
                 yield from _json_documents(Lines(stream, start), source, wanted)
     except InputError as error:
@@ -119,11 +121,13 @@ def documents(name: str, wanted: Collection[str] = AXES, share: Share | None = N
         raise InputError(f"cannot be read: {error.strerror or error}", source=source) from None
 
 
-def can_be_shared(name: str) -> bool:
-    """Whether several processes can each read rows of their own of an input."""
-    with suppress(OSError, ValueError), open(name, "rb") as stream:
-        return npz.can_be_shared(stream)
-    return False
+def fingerprint_if_apart(name: str) -> str | None:
+    """What tells an input from another, if several processes can each read rows of their own of it."""
+    with suppress(OSError, ValueError):
+        if os.path.isfile(name):  # a pipe can be read once
+            with open(name, "rb") as stream:
+                return npz.fingerprint_if_apart(stream)
+    return None
 
 
 def bytes_in_memory(name: str) -> int:

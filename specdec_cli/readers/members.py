@@ -17,6 +17,7 @@ from specdec_cli.errors import EnvironmentFault, InputError, fault_of
 from specdec_cli.rows import Checksum
 
 COPY_AGAIN = "was it copied or written to its end? `unzip -t FILE` checks it"
+CHANGED = "changed while it was read", "run it again when it is whole"
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _PIECE = 1 << 20
 """Bytes that are moved at a time."""
@@ -149,7 +150,7 @@ class StoredBytes:
         memory = bytearray(size)
         self._read(memoryview(memory), self._start + offset)
         if self._when_written() != self._written:  # the CRC was of what stood there before
-            raise InputError("changed while it was read", "run it again when it is whole", field=self._field)
+            raise InputError(*CHANGED, field=self._field)
         return bytes(memory)
 
     def close(self) -> None:

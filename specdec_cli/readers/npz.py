@@ -8,6 +8,7 @@ than a few rows are left in the file, to be read as they are used (`rows.py`).
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import os
@@ -25,7 +26,7 @@ from numpy.lib import format as npy
 
 from specdec_cli import shapes
 from specdec_cli.errors import InputError
-from specdec_cli.readers.members import COPY_AGAIN, StoredBytes, UnpackedBytes, damage
+from specdec_cli.readers.members import CHANGED, COPY_AGAIN, StoredBytes, UnpackedBytes, damage
 from specdec_cli.rows import RowsInFile, Share, Source
 from specdec_cli.structure import AXES, PROB_DTYPES, PROB_FIELDS, check_structure
 
@@ -50,7 +51,7 @@ def open_fields(
     Args:
       stream: seekable, at the archive's start.
       wanted: the fields to read.
-      share: of the rows that stay in the file, in an archive that `can_be_shared`, only these are to be read.
+      share: of an archive that has a `fingerprint_if_apart`, only these rows are to be read.
 
     Yields:
       The arrays by name, those of the wanted that are there, in the file's own byte order, large probabilities as
@@ -69,7 +70,8 @@ def open_fields(
                 # Arrays of the right type and shape that take no memory.
                 check_structure({n: np.broadcast_to(np.zeros((), h.dtype), h.shape) for n, h in headers.items()})
             fields = dict.fromkeys(info.filename.removesuffix(_SUFFIX) for info in archive.infolist())
-            share = share if _are_apart(archive, members, headers) else None
+            if share and not _are_apart(archive, members, headers):
+                raise InputError(*CHANGED)
             runs = _runs(headers, share)
             for name, info in members.items():
                 if (runs or share) and name in PROB_FIELDS and headers[name].may_stay:
@@ -81,17 +83,24 @@ def open_fields(
         yield fields
 
 
-def can_be_shared(stream: BinaryIO) -> bool:
-    """Whether an archive has many rows that can be read apart: stored, row after row, in a file.
+def fingerprint_if_apart(stream: BinaryIO) -> str | None:
+    """What tells an archive from another, if it has many rows that can be read apart: stored, row after row.
 
     Args:
-      stream: seekable, at the archive's start.
+      stream: a file, at the archive's start.
+
+    Returns:
+      A digest of its directory, which has the CRC of every member; None for other archives.
     """
     with suppress(Exception), zipfile.ZipFile(stream) as archive:  # what is wrong is told when it is read
         members = _members(archive, AXES)
         headers = {name: _read_header(archive, name, info) for name, info in members.items()}
-        return _are_apart(archive, members, headers)
-    return False
+        if _are_apart(archive, members, headers):
+            directory = [
+                (each.filename, each.CRC, each.file_size, each.header_offset) for each in archive.infolist()
+            ]
+            return hashlib.sha256(repr(directory).encode()).hexdigest()
+    return None
 
 
 def _are_apart(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], headers: dict[str, _Header]) -> bool:
