@@ -187,6 +187,7 @@ def explain(
 
         from specdec_cli import pipeline, writers
         from specdec_cli.check.against import Against
+        from specdec_cli.decide import Verification
         from specdec_cli.explain import data, forms, names
         from specdec_cli.inputs import find_inputs
         from specdec_cli.progress import Told
@@ -202,7 +203,7 @@ def explain(
 
         def explanations() -> Iterator[data.Explanation]:
             for outcome in told:
-                if outcome.batch is None or outcome.verification is None:
+                if outcome.batch is None or not isinstance(outcome.verification, Verification):
                     engine.skip()
                 else:
                     try:
@@ -289,9 +290,10 @@ def info(format: options.FormOfInfo = options.InfoFormat.TEXT) -> None:
 
 
 def _say_why(told: Told, outcome: Outcome) -> Outcome:
+    from specdec_cli.decide import Verification
     from specdec_cli.explain import data, forms, names
 
-    if outcome.batch is not None and outcome.verification is not None:
+    if outcome.batch is not None and isinstance(outcome.verification, Verification):
         explanation = data.explain(outcome.batch, outcome.verification, line=outcome.line)
         told.explain(forms.for_stream(explanation, names.no_names, sys.stderr))
     return outcome

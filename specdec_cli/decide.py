@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -19,17 +19,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Verification:
-    """The answer for a batch, and the evidence for it. NumPy arrays; B rows, G draft positions.
-
-    Evidence is what the decisions were made with; none of it needs to be computed again to explain them.
-    Positions from n + 1 on (and past a shorter draft) took no part: their `passed` is False.
-    """
+class Decided:
+    """The answer for a batch. NumPy arrays; B rows, G draft positions."""
 
     num_accepted: np.ndarray
     """int32 (B,): n, in 0..L."""
     tokens: np.ndarray
     """int32 (B, G + 1): the n accepted tokens, y, then `PAD`."""
+    empty_residual: np.ndarray
+    """bool (B,): a rejection left no residual, and y comes from p_n."""
+
+
+@dataclass(frozen=True, eq=False)
+class Verification(Decided):
+    """The answer for a batch, and the evidence for it.
+
+    Evidence is what the decisions were made with; none of it needs to be computed again to explain them.
+    Positions from n + 1 on (and past a shorter draft) took no part: their `passed` is False.
+    """
+
     draft_lengths: np.ndarray
     """intp (B,): L."""
     passed: np.ndarray
@@ -52,8 +60,6 @@ class Verification:
     """float64 (B,): the cumulative through y; before rounding, above the threshold."""
     draw_exact: np.ndarray
     """bool (B,): y was drawn in exact arithmetic."""
-    empty_residual: np.ndarray
-    """bool (B,): a rejection left no residual, and y comes from p_n."""
 
 
 def decide(batch: Batch, evidence: Evidence) -> Verification:
@@ -195,18 +201,21 @@ def no_rows(batch: Batch) -> Verification:
     )
 
 
-def joined(verifications: Sequence[Verification]) -> Verification:
-    """The answer for consecutive rows, one or more of each."""
-    if len(verifications) == 1:
-        return verifications[0]
-    arrays = ([getattr(each, field.name) for each in verifications] for field in fields(Verification))
-    return Verification(*map(np.concatenate, arrays))
+_Kind = TypeVar("_Kind", bound=Decided)
+
+
+def joined(kind: type[_Kind], parts: Sequence[_Kind]) -> _Kind:
+    """The answer for consecutive rows, one or more of each, and as much beside it as the kind has."""
+    if len(parts) == 1:
+        return parts[0]
+    arrays = ([getattr(part, field.name) for part in parts] for field in fields(kind))
+    return kind(*map(np.concatenate, arrays))
 
 
 MOST_TEXTS = 10
 
 
-def empty_residual_texts(verification: Verification) -> list[str]:
+def empty_residual_texts(verification: Decided) -> list[str]:
     """A sentence for each row whose correction token could not come from the residual; of many, the first ten."""
     rows = np.flatnonzero(verification.empty_residual)
     texts = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from specdec_cli.batch import Batch
-from specdec_cli.decide import Verification, empty_residual_texts
+from specdec_cli.decide import Decided, empty_residual_texts
 from specdec_cli.errors import SpecdecError
 from specdec_cli.readers import Document
 
@@ -29,7 +29,8 @@ class Outcome:
     """The input as the user named it."""
     number: int = 0
     """Which of the inputs, from 0."""
-    verification: Verification | None = None
+    verification: Decided | None = None
+    """The answer; with its evidence, where it was made by this process."""
     error: SpecdecError | None = None
     document: Document | None = None
     """Where it came from; None when the input could not be read at all, or was not."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from specdec_cli.batch import Reading
-from specdec_cli.decide import Verification
+from specdec_cli.decide import Decided
 from specdec_cli.errors import EnvironmentFault, InputError, SpecdecError
 from specdec_cli.outcome import Outcome
 from specdec_cli.readers import Document
@@ -20,10 +20,10 @@ from specdec_cli.rows import Checksum, RowsInFile
 
 @dataclass(frozen=True)
 class Essence:
-    """What is needed to write an outcome and to tell of it, and nothing that was read for it."""
+    """What is needed to write an outcome and to tell of it: no evidence, and nothing that was read for it."""
 
     said: dict[str, Any]
-    verification: Verification | None
+    verification: Decided | None
 
 
 def essence_of(outcome: Outcome) -> Essence:
@@ -49,13 +49,13 @@ def unpack(data: bytes, blank: Outcome) -> Iterator[tuple[Outcome, dict[str, Che
         for number, said in enumerate(json.loads(arrays["said"].tobytes())):
             verification = None
             if said["error"] is None:
-                verification = Verification(**{name: arrays[f"{number}.{name}"] for name in _FIELDS})
+                verification = Decided(**{name: arrays[f"{number}.{name}"] for name in _FIELDS})
             error, document = _error_of(said["error"]), _document_of(said)
             outcome = replace(blank, verification=verification, error=error, document=document, batch=None)
             yield outcome, {name: Checksum(**each) for name, each in said["checksums"].items()}
 
 
-_FIELDS = [field.name for field in fields(Verification)]
+_FIELDS = [field.name for field in fields(Decided)]
 
 
 def _said_of(outcome: Outcome) -> dict[str, Any]:

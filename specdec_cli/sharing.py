@@ -18,7 +18,7 @@ from typing import Any
 
 from specdec_cli import __version__, filing, pipeline
 from specdec_cli.cluster import Cluster
-from specdec_cli.decide import joined
+from specdec_cli.decide import Decided, joined
 from specdec_cli.errors import InputError
 from specdec_cli.guard import Joining
 from specdec_cli.inputs import Input
@@ -208,7 +208,9 @@ def _joined(outcome: Outcome, others: list[tuple[Outcome, dict[str, Checksum]]])
     failed = next((part.error for part in parts if part.error is not None), None)
     if failed is not None:
         return replace(outcome, verification=None, error=failed)
-    return replace(outcome, verification=joined([part.verification for part in parts if part.verification]))
+    return replace(
+        outcome, verification=joined(Decided, [part.verification for part in parts if part.verification])
+    )
 
 
 def _size(input: Input) -> int | None:

@@ -92,7 +92,7 @@ def verify_batch(
     except InputError as error:
         read_to_end(batch)  # damage, if there is any, says more than what was made of the numbers
         raise error.moved(first_row(batch) + sum(len(part.num_accepted) for part in found)) from None
-    return joined(found) if found else no_rows(batch)
+    return joined(Verification, found) if found else no_rows(batch)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`Verification` → JSON or NPZ bytes, and files that are written whole or not at all."""
+"""Answers → JSON or NPZ bytes, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from typing import BinaryIO
 import numpy as np
 import orjson
 
-from specdec_cli.decide import Verification
+from specdec_cli.decide import Decided
 from specdec_cli.errors import EnvironmentFault, SpecdecError, text_of
 from specdec_cli.outcome import Outcome
 
 _JSON_LINE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 
-def to_json(verification: Verification) -> bytes:
+def to_json(verification: Decided) -> bytes:
     """`{"num_accepted":[…],"tokens":[[…]]}` and a newline."""
     return orjson.dumps(_answer(verification), option=_JSON_LINE)
 
 
-def to_npz(verification: Verification) -> bytes:
+def to_npz(verification: Decided) -> bytes:
     """An archive of the same two arrays, int32."""
     return _npz(**_answer(verification))
 
@@ -78,7 +78,7 @@ def _npz(**arrays: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def _answer(verification: Verification) -> dict[str, np.ndarray]:
+def _answer(verification: Decided) -> dict[str, np.ndarray]:
     return {"num_accepted": verification.num_accepted, "tokens": verification.tokens}
 
 

@@ -75,9 +75,21 @@ given["draft_tokens"] = given["draft_tokens"].astype(np.int32)
 want = specdec_cli.verify(**given, validate=False)
 with jax.enable_x64(True):
     spread = {{name: mesh.spread(name, array, over) for name, array in given.items()}}  # by the caller
-for devices in (None, 2, "all"):
+for devices in (None, 1, 2, "all"):
     got = specdec_cli.verify(**spread, validate=False, devices=devices)
     assert all((got[name] == want[name]).all() for name in want), devices
+with jax.enable_x64(True):
+    apart = {{**spread, "draft_probs": jax.device_put(given["draft_probs"], jax.devices()[1])}}
+    apart["target_probs"] = jax.device_put(given["target_probs"], jax.devices()[2])
+for devices in (1, 2):
+    got = specdec_cli.verify(**apart, validate=False, devices=devices)
+    assert all((got[name] == want[name]).all() for name in want), devices
+with jax.set_mesh(jax.make_mesh((4,), ("y",))):  # of the caller's
+    got = specdec_cli.verify(**given, validate=False, devices=2)
+    assert all((got[name] == want[name]).all() for name in want)
+with jax.disable_jit():
+    got = specdec_cli.verify(**given, validate=False)
+    assert all(isinstance(array, jax.Array) for array in got.values())
 print("same")
 """
 

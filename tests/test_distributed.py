@@ -18,7 +18,7 @@ from helpers import CONFORMANCE, SAMPLES
 
 from specdec_cli import shapes
 from specdec_cli.cluster import Cluster
-from specdec_cli.decide import Verification
+from specdec_cli.decide import Decided
 from specdec_cli.errors import EnvironmentFault, InputError
 from specdec_cli.guard import Joining, fault_of_end
 from specdec_cli.inputs import Input
@@ -223,6 +223,62 @@ def test_a_coordinator_that_is_not_there_is_waited_for_no_longer_than_said(folde
     assert re.match(r"error: process 0 is not to be reached at 127.0.0.1:\d+: Connection refused\n hint: ", err)
     assert err.count("\n") == 2
     assert time.monotonic() - begun < 60
+
+
+def test_an_error_of_the_program_ends_all_at_once(folder):
+    fails = (
+        "from specdec_cli import pipeline\ndef broken(*_): raise KeyError('boom')\npipeline._outcome_of = broken\n"
+    )
+    fails += "pipeline.failure_of = lambda error, *_: (_ for _ in ()).throw(error)"
+    port = free_port()
+    started = [start(i, 2, port, folder, patience=60, before=fails * i) for i in (0, 1)]
+    begun = time.monotonic()
+    (code, _, err), (other_code, _, other_err) = map(ended, started)
+    assert (code, other_code) == (3, 3)
+    assert "process 1 gave up: 'boom'" in err
+    assert "Traceback" in other_err
+    assert time.monotonic() - begun < 40
+
+
+def test_who_was_refused_is_waited_for_no_longer_than_said(tmp_path, folder):
+    (tmp_path / "x").mkdir()
+    shutil.copy(folder / "a.json", tmp_path / "x/a.json")
+    port = free_port()
+    given = [folder / "a.json", tmp_path / "x/a.json"], [folder / "a.json", folder / "b.json"]
+    started = [start(i, 2, port, *given[i], "-o", f"{tmp_path}/out/", patience=1) for i in (0, 1)]
+    begun = time.monotonic()
+    (code, _, err), (other_code, _, _) = map(ended, started)
+    assert (code, other_code) == (2, 3)
+    assert "would both have the result" in err
+    assert time.monotonic() - begun < 60
+
+
+def test_a_shared_file_that_is_replaced_after_the_agreement_is_an_error(tmp_path):
+    path, packed = tmp_path / "step.npz", tmp_path / "packed.npz"
+    np.savez(path, **large_step())
+    np.savez_compressed(packed, **large_step())
+    replaces = (
+        "import os\nfrom specdec_cli.cluster import Cluster\nreal = Cluster.agree\n"
+        f"Cluster.agree = lambda *given: (real(*given), os.replace({str(packed)!r}, {str(path)!r}))\n"
+    )
+    port = free_port()
+    started = [start(i, 2, port, path, large=1, before=replaces * (i == 0)) for i in (0, 1)]
+    (code, out, err), (other, _, _) = map(ended, started)
+    assert (code, other, out) == (2, 2, b"")
+    assert "step.npz: changed while it was read" in err
+
+
+def test_shared_rows_are_not_read_where_their_result_stays(tmp_path):
+    path, counts = tmp_path / "step.npz", tmp_path / "counts"
+    np.savez(path, **large_step())
+    counting = (
+        "from specdec_cli.rows import RowsInFile\nreal = RowsInFile.next_rows\n"
+        f"RowsInFile.next_rows = lambda self: (open({str(counts)!r}, 'a').write('.'), real(self))[1]"
+    )
+    for more in ([], ["--resume"]):
+        arguments = [path, "-o", f"{tmp_path}/out/", *more]
+        assert [code for code, _, _ in together(2, *arguments, large=1, before=counting)] == [0, 0]
+        assert len(counts.read_text()) == 18  # 9 runs of two arrays, the first time only
 
 
 def test_processes_that_do_not_come_are_waited_for_no_longer_than_said(folder):
@@ -432,7 +488,7 @@ def test_an_outcome_arrives_as_it_was_sent(folder):
             assert found.error.block() == outcome.error.block()
             assert found.error.exit_code == outcome.error.exit_code
         else:
-            for field in Verification.__dataclass_fields__:
+            for field in Decided.__dataclass_fields__:
                 one, other = getattr(found.verification, field), getattr(outcome.verification, field)
                 assert (one.dtype, one.tolist()) == (other.dtype, other.tolist())
     fault = Outcome("x", error=EnvironmentFault("out of memory", "more", source="x"))
