@@ -201,43 +201,42 @@ def test_a_signal_reaches_the_one_who_works(tmp_path, number):
     assert "stopped: 1 input: 1 done; --resume does the rest" in err
 
 
-def test_a_process_that_gives_up_tells_the_others_at_once(tmp_path, folder):
+@pytest.mark.parametrize(
+    ("raised", "said", "others_said"),
+    [
+        ("MemoryError", "error: out of memory\n hint: ", "gave up: out of memory\n hint: --resume"),
+        ("KeyError('boom')", "Traceback", "gave up: 'boom'"),  # an error of the program
+    ],
+)
+def test_a_process_that_cannot_go_on_tells_the_others_at_once(folder, raised, said, others_said):
     fails = (
-        "from specdec_cli import pipeline\ndef full(*_): raise MemoryError\npipeline.load_verify_batch = full\n"
+        f"from specdec_cli import pipeline\ndef fail(*_): raise {raised}\npipeline._outcome_of = fail\n"
+        "pipeline.failure_of = lambda error, *_: (_ for _ in ()).throw(error)"
     )
-    fails += "pipeline.failure_of = lambda error, *_: (_ for _ in ()).throw(error)"
     port = free_port()
     started = [start(i, 2, port, folder, patience=60, before=fails * i) for i in (0, 1)]
     begun = time.monotonic()
     (code, _, err), (other_code, _, other_err) = map(ended, started)
     assert (code, other_code) == (3, 3)
-    assert other_err.startswith("error: out of memory\n hint: ")
-    assert "error: process 1 gave up: out of memory\n hint: --resume" in err
+    assert other_err.startswith(said)
+    assert f"error: process 1 {others_said}" in err
     assert time.monotonic() - begun < 40
 
 
-def test_a_coordinator_that_is_not_there_is_waited_for_no_longer_than_said(folder):
+@pytest.mark.parametrize(
+    ("process", "said"),
+    [
+        (1, r"error: process 0 is not to be reached at 127.0.0.1:\d+: Connection refused\n hint: "),
+        (0, r"error: not all processes came together at 127.0.0.1:\d+ within 1 seconds\n hint: "),
+    ],
+)
+def test_who_does_not_come_is_waited_for_no_longer_than_said(folder, process, said):
     begun = time.monotonic()
-    code, out, err = ended(start(1, 2, free_port(), folder, patience=1))
+    code, out, err = ended(start(process, 2, free_port(), folder, patience=1))
     assert (code, out) == (3, b"")
-    assert re.match(r"error: process 0 is not to be reached at 127.0.0.1:\d+: Connection refused\n hint: ", err)
+    assert re.match(said, err)
     assert err.count("\n") == 2
     assert time.monotonic() - begun < 60
-
-
-def test_an_error_of_the_program_ends_all_at_once(folder):
-    fails = (
-        "from specdec_cli import pipeline\ndef broken(*_): raise KeyError('boom')\npipeline._outcome_of = broken\n"
-    )
-    fails += "pipeline.failure_of = lambda error, *_: (_ for _ in ()).throw(error)"
-    port = free_port()
-    started = [start(i, 2, port, folder, patience=60, before=fails * i) for i in (0, 1)]
-    begun = time.monotonic()
-    (code, _, err), (other_code, _, other_err) = map(ended, started)
-    assert (code, other_code) == (3, 3)
-    assert "process 1 gave up: 'boom'" in err
-    assert "Traceback" in other_err
-    assert time.monotonic() - begun < 40
 
 
 def test_who_was_refused_is_waited_for_no_longer_than_said(tmp_path, folder):
@@ -279,15 +278,6 @@ def test_shared_rows_are_not_read_where_their_result_stays(tmp_path):
         arguments = [path, "-o", f"{tmp_path}/out/", *more]
         assert [code for code, _, _ in together(2, *arguments, large=1, before=counting)] == [0, 0]
         assert len(counts.read_text()) == 18  # 9 runs of two arrays, the first time only
-
-
-def test_processes_that_do_not_come_are_waited_for_no_longer_than_said(folder):
-    begun = time.monotonic()
-    code, out, err = ended(start(0, 2, free_port(), folder, patience=1))
-    assert (code, out) == (3, b"")
-    assert re.match(r"error: not all processes came together at 127.0.0.1:\d+ within 1 seconds\n hint: ", err)
-    assert err.count("\n") == 2
-    assert time.monotonic() - begun < 60
 
 
 def test_a_port_that_is_taken_is_not_shared(folder):
