@@ -379,6 +379,26 @@ def test_explaining_what_is_deflated_takes_no_more_memory_than_a_stretch_of_it(t
     documents.close()
 
 
+def test_no_member_is_opened_once_others_are_read_ahead(tmp_path, by_runs, monkeypatch):
+    path = save(tmp_path / "step.npz", step(), np.savez_compressed)
+    by_runs()
+    began, opened = [], zipfile.ZipFile.open
+
+    def open_before_all(archive, *arguments):
+        assert not began, "a member is opened at a place that a thread may have moved"
+        return opened(archive, *arguments)
+
+    monkeypatch.setattr(zipfile.ZipFile, "open", open_before_all)
+    monkeypatch.setattr(
+        rows.RowsInFile, "_read", lambda *_, read=rows.RowsInFile._read: began.append(1) or read(*_)
+    )
+    found = next(documents := readers.documents(str(path))).batch()
+    assert len(list(shapes.parts(found))) == 9
+    assert found.target_probs[0, 2].shape == (12,)
+    assert began
+    documents.close()
+
+
 def test_an_archive_that_unpacks_to_much_is_not_read_ahead(tmp_path, monkeypatch):
     packed = save(tmp_path / "packed.npz", step(number=400), np.savez_compressed)
     stored = save(tmp_path / "stored.npz", step(number=400))

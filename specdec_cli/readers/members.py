@@ -175,18 +175,14 @@ class UnpackedBytes:
     """A member that zipfile unpacks, and whose CRC it checks: one that is compressed.
 
     Args:
-      archive: for what is asked for out of turn, for which all of it is unpacked again, into a temporary file.
-      info: the member.
-      field: its name, for messages.
       member: the member, opened and read up to the array.
-      header_length: the bytes before that.
+      again: the same, opened anew, for what is asked for out of turn: all of it is unpacked into a temporary file.
+      field: its name, for messages.
+      header_length: the bytes before the array.
     """
 
-    def __init__(
-        self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, field: str, member: IO[bytes], header_length: int
-    ) -> None:
-        self._archive, self._info, self._field = archive, info, field
-        self._member, self._header_length = member, header_length
+    def __init__(self, member: IO[bytes], again: IO[bytes], field: str, header_length: int) -> None:
+        self._member, self._again, self._field, self._header_length = member, again, field, header_length
         self._whole: BinaryIO | None = None
 
     def read_into(self, memory: memoryview) -> None:
@@ -210,8 +206,9 @@ class UnpackedBytes:
     def at(self, offset: int, size: int) -> bytes:
         """See `rows.Source`."""
         if self._whole is None:
-            with damage("is damaged", self._field), self._archive.open(self._info) as member:
-                self._whole = on_disk(member, "what is unpacked from an NPZ")
+            with damage("is damaged", self._field):
+                self._again.seek(0)  # a first attempt may have failed
+                self._whole = on_disk(self._again, "what is unpacked from an NPZ")
         self._whole.seek(self._header_length + offset)
         return self._whole.read(size)
 

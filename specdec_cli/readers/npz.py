@@ -73,13 +73,18 @@ def open_fields(
             if share and not _are_apart(archive, members, headers):
                 raise InputError(*CHANGED)
             runs = _runs(headers, share)
+            sources: dict[str, Source] = {}
             for name, info in members.items():
                 if (runs or share) and name in PROB_FIELDS and headers[name].may_stay:
-                    fields[name] = rows = _rows(archive, name, info, headers[name], runs, share)
-                    open_things.callback(rows.close)
-            for name, info in members.items():
-                if fields[name] is None:
+                    sources[name] = _source(archive, name, info, headers[name], share)
+                else:
                     fields[name] = _read_data(archive, name, info, headers[name])
+            # All is opened by now, before another thread reads any of it: Python 3.12.8, 3.13.1 and older open
+            # a member at a place that such a read may have moved (python/cpython#127847).
+            for name, source in sources.items():
+                first = share.of_rows(headers[name].shape[0]).start if share else 0
+                fields[name] = rows = RowsInFile(source, headers[name].shape, headers[name].dtype, runs, first)
+                open_things.callback(rows.close)
         yield fields
 
 
@@ -123,27 +128,19 @@ def _runs(headers: dict[str, _Header], share: Share | None) -> list[int]:
     return list(shapes.runs_of_rows(own, row_bytes))
 
 
-def _rows(
-    archive: zipfile.ZipFile,
-    field: str,
-    info: zipfile.ZipInfo,
-    header: _Header,
-    runs: list[int],
-    share: Share | None,
-) -> RowsInFile:
+def _source(
+    archive: zipfile.ZipFile, field: str, info: zipfile.ZipInfo, header: _Header, share: Share | None
+) -> Source:
     member = archive.open(info)
     start = member.read(header.length)
-    source: Source
     if not _is_stored(archive, info):
-        source = UnpackedBytes(archive, info, field, member, header.length)
-        return RowsInFile(source, header.shape, header.dtype, runs)
+        return UnpackedBytes(member, archive.open(info), field, header.length)
     stream = cast(BinaryIO, archive.fp)
     if share is None:
-        return RowsInFile(StoredBytes(stream, info, field, start), header.shape, header.dtype, runs)
+        return StoredBytes(stream, info, field, start)
     first = share.of_rows(header.shape[0]).start
     place = first * math.prod(header.shape[1:]) * header.dtype.itemsize
-    source = StoredBytes(stream, info, field, start, place, share.number == 0)
-    return RowsInFile(source, header.shape, header.dtype, runs, first)
+    return StoredBytes(stream, info, field, start, place, share.number == 0)
 
 
 def _is_stored(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bool:
