@@ -12,6 +12,8 @@ import numpy as np
 
 ALIGNMENT = 64
 """Bytes; at this JAX uses an array's memory as it is."""
+FEW = 1 << 14
+"""Bytes that JAX copies sooner than it is found out whether it has to."""
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -29,8 +31,8 @@ class Scratch:
         self._of_thread = threading.local()
 
     def aligned(self, name: str, array: np.ndarray) -> np.ndarray:
-        """The array itself where JAX can take its memory, else a copy that holds until the next of that name."""
-        if array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0:
+        """The array itself, if it is small or JAX can take its memory; else a copy till the next of that name."""
+        if array.nbytes <= FEW or (array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0):
             return array
         memory = self._of_thread.__dict__.get(name)
         if memory is None or memory.size < array.size or memory.dtype != array.dtype:

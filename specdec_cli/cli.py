@@ -112,13 +112,14 @@ def run(
 
             stand_behind(joining)
 
-        from specdec_cli import cluster, pipeline, results, sharing, writers
+        from specdec_cli import cluster, results, sharing, writers
         from specdec_cli.inputs import find_inputs
         from specdec_cli.progress import Told
+        from specdec_cli.settings import Settings
 
         found, several = find_inputs(inputs, recursive=recursive, leave_out=folder)
         names = [input.name for input in found]
-        settings = pipeline.Settings(validate, tolerance, device and device.value, number)
+        settings = Settings(validate, tolerance, device and device.value, number)
         place = None
         if folder is None:
             values.refuse_overwriting(names, output)
@@ -191,10 +192,11 @@ def explain(
         from specdec_cli.explain import data, forms, names
         from specdec_cli.inputs import find_inputs
         from specdec_cli.progress import Told
+        from specdec_cli.settings import Settings
 
         found, several = find_inputs([input])
         values.refuse_overwriting([each.name for each in found], output)
-        settings = pipeline.Settings(validate, tolerance, device and device.value)
+        settings = Settings(validate, tolerance, device and device.value)
         told = Told(pipeline.outcomes(found, settings, several=several), several=several)
 
         texts = names.no_names if tokens is None else names.read_names(tokens)
@@ -262,15 +264,13 @@ def check(
         tolerance, number = values.tolerance_of(sum_tolerance), values.devices_of(devices)
         from specdec_cli.check import forms, pairs, report
         from specdec_cli.near_ties import PRECISIONS
+        from specdec_cli.settings import Settings
 
         standard = report.Standard(
             PRECISIONS[precision.value],
             strict,
             draw is options.DrawBy.SUPPORT,
-            validate,
-            tolerance,
-            device and device.value,
-            number,
+            Settings(validate, tolerance, device and device.value, number),
         )
         found = report.check(pairs.find_pairs(input, result, recursive=recursive), standard)
         for failure in found.failures:

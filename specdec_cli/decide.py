@@ -63,7 +63,7 @@ class Verification(Decided):
 
 
 def decide(batch: Batch, evidence: Evidence) -> Verification:
-    """Take the kernel's decisions where their margins exceed their bounds, and make the others exactly.
+    """Take the kernel's decisions in the rows that it is sure of, and make those within their bounds exactly.
 
     Args:
       batch: what was verified.
@@ -75,58 +75,37 @@ def decide(batch: Batch, evidence: Evidence) -> Verification:
     Raises:
       InputError: a row that needs a closer look holds something else than probabilities.
     """
-    rows, positions, _ = batch.shape
-    drafted = batch.draft_tokens != PAD
-    with np.errstate(all="ignore"):  # comparisons are written so that NaN is not sure
-        accept_sure = np.abs(evidence.accept_margin) > evidence.accept_bound
-        draw_sure = np.asarray(evidence.draw_margin) > evidence.draw_bound
-
+    with np.errstate(all="ignore"):
         # What is shown is computed here: how a device rounds and fuses is no one's business.
         q, p = _token_probs(batch, "draft_probs", evidence), _token_probs(batch, "target_probs", evidence)
         margin = p - batch.accept_uniforms * q
 
-    num_accepted = np.asarray(evidence.num_accepted)
-    accept_exact = np.zeros_like(drafted)
-    doubtful = drafted & ~accept_sure
-    if doubtful.any():
-        passes = drafted & (evidence.accept_margin > 0)
-        # Doubt about a position matters only when no earlier one has surely failed.
-        failed = drafted & accept_sure & ~passes
-        doubtful &= np.cumsum(failed, axis=1) - failed == 0
-        for row in np.flatnonzero(doubtful.any(axis=1)).tolist():
-            for position in np.flatnonzero(doubtful[row]).tolist():
-                exactly = _accept_exactly(batch, row, position)
-                accept_exact[row, position] = True
-                margin[row, position] = exact.to_float(exactly)
-                passes[row, position] = exactly > 0
-                if exactly <= 0:
-                    break
-        num_accepted = np.cumprod(passes, axis=1, dtype=np.int32).sum(axis=1, dtype=np.int32)
-        draw_sure &= num_accepted == evidence.num_accepted
-
-    token = evidence.token.copy()
+    lengths = batch.draft_lengths
+    num_accepted, tokens = np.array(evidence.num_accepted), np.array(evidence.tokens)
     draws = [
         np.array(field, np.float64)
         for field in (evidence.mass, evidence.threshold, evidence.below, evidence.through)
     ]
-    empty = np.zeros(rows, bool)
-    draw_exact = ~draw_sure
-    for row in np.flatnonzero(draw_exact).tolist():
-        drawn = _draw_exactly(batch, row, int(num_accepted[row]))
-        token[row], empty[row] = drawn.token, drawn.empty_residual
+    accept_exact = np.zeros(margin.shape, bool)
+    empty, draw_exact = np.zeros((2, len(lengths)), bool)
+    for row in np.flatnonzero(~np.asarray(evidence.sure)).tolist():
+        n, closer = _accepted_prefix(batch, evidence, row)
+        for position, exactly in closer.items():
+            accept_exact[row, position], margin[row, position] = True, exact.to_float(exactly)
+        if n == num_accepted[row] and float(evidence.draw_margin[row]) > float(evidence.draw_bound[row]):
+            continue
+        drawn = _draw_exactly(batch, row, n)
+        draw_exact[row], empty[row], num_accepted[row] = True, drawn.empty_residual, n
+        tokens[row, :n], tokens[row, n], tokens[row, n + 1 :] = batch.draft_tokens[row, :n], drawn.token, PAD
         for field, number in zip(draws, (drawn.mass, drawn.threshold, drawn.below, drawn.through), strict=True):
             field[row] = number
 
-    kept = np.arange(positions) < num_accepted[:, None]
-    tokens = np.full((rows, positions + 1), PAD, np.int32)
-    tokens[:, :positions] = np.where(kept, batch.draft_tokens, PAD)
-    tokens[np.arange(rows), num_accepted] = token
     mass, threshold, below, through = draws
     return Verification(
         num_accepted=num_accepted,
         tokens=tokens,
-        draft_lengths=np.asarray(np.count_nonzero(drafted, axis=1)),
-        passed=kept,
+        draft_lengths=lengths,
+        passed=np.arange(margin.shape[1]) < num_accepted[:, None],
         draft_token_probs=q,
         target_token_probs=p,
         accept_margin=margin,
@@ -150,6 +129,21 @@ def _token_probs(batch: Batch, field: str, evidence: Evidence) -> np.ndarray:
     drafted = batch.draft_tokens != PAD
     picked = np.asarray(given)[rows, positions, np.where(drafted, batch.draft_tokens, 0)]
     return np.where(drafted, picked, 0.0)
+
+
+def _accepted_prefix(batch: Batch, evidence: Evidence, row: int) -> tuple[int, dict[int, Fraction]]:
+    """n, and by position the exact margins of those before the first failure that floats did not decide."""
+    margins, bounds = evidence.accept_margin[row].tolist(), evidence.accept_bound[row].tolist()
+    closer: dict[int, Fraction] = {}
+    length = int(batch.draft_lengths[row])
+    for position in range(length):
+        passes = margins[position] > 0
+        if not abs(margins[position]) > bounds[position]:  # written so that NaN is not sure
+            closer[position] = _accept_exactly(batch, row, position)
+            passes = closer[position] > 0
+        if not passes:
+            return position, closer
+    return length, closer
 
 
 def _accept_exactly(batch: Batch, row: int, position: int) -> Fraction:

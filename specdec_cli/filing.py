@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from specdec_cli.errors import EnvironmentFault, InputError, SpecdecError
 from specdec_cli.inputs import Input
 from specdec_cli.outcome import Outcome, Status
-from specdec_cli.pipeline import DEFAULTS, Join, Settings, ahead, failure_of, opened_of, outcomes_of, status_of
+from specdec_cli.pipeline import Join, ahead, failure_of, opened_of, outcomes_of, status_of
 from specdec_cli.readers import STDIN, Document
 from specdec_cli.readers.members import CHANGED
 from specdec_cli.results import ResultFolder, State, digest_of
+from specdec_cli.settings import DEFAULTS, Settings
 from specdec_cli.writers import encode
 
 

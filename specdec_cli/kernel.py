@@ -5,8 +5,8 @@ Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; p is the target, q the dr
 
 The functions here are pure and know no files, flags or readings. They return the evidence with the answer, and
 with every decision the margin and the bound (`rounding.py`) that say whether floats sufficed for it. What they
-leave out: the exact decision of the others (`exact.py`), an empty residual (which looks like a mass of zero, and
-so like a draw too close to call), and any check of the input (`batch.py`, `validate.py`): an id outside [0, V)
+leave out: the exact decision of the other rows (`decide.py`), an empty residual (which looks like a mass of zero,
+and so like a draw too close to call), and any check of the input (`batch.py`, `validate.py`): an id outside [0, V)
 reads some other entry.
 
 Lazy bytes: of the G + 1 positions the accept test reads two numbers each, and the draw one row of p and one of
@@ -37,8 +37,10 @@ class Evidence(NamedTuple):
 
     num_accepted: Array
     """int32 (): n."""
-    token: Array
-    """int32 (): y, in [0, V); the correction token when n < L, else the bonus token."""
+    tokens: Array
+    """int32 (G + 1,): the n accepted tokens, y, then -1; y is the correction token when n < L, else the bonus."""
+    sure: Array
+    """bool (): exact arithmetic gives this n and y; no margin that counts is within its bound."""
     draft_token_probs: Array
     """prob (G,): q_i(x_i), bit for bit; 0 where a shorter draft has no position."""
     target_token_probs: Array
@@ -84,6 +86,13 @@ def accept_margin(u: Array, q: Array, p: Array) -> Array:
 def accepted_prefix(passes: Array) -> Array:
     """n, the number of passes before the first failure. bool (N, G) → int32 (N,)."""
     return jnp.sum(jnp.cumprod(passes.astype(jnp.int32), axis=1), axis=1, dtype=jnp.int32)
+
+
+def accepted_and_drawn(draft_tokens: Array, accepted: Array, token: Array) -> Array:
+    """A row's accepted tokens, the one drawn after them, then -1. int32 (N, G), (N,), (N,) → (N, G + 1)."""
+    at = jnp.arange(draft_tokens.shape[1] + 1, dtype=jnp.int32)[None, :]
+    kept = jnp.where(at < accepted[:, None], jnp.pad(draft_tokens, ((0, 0), (0, 1))), jnp.int32(-1))
+    return jnp.where(at == accepted[:, None], token[:, None], kept)
 
 
 def residual(p: Array, q: Array) -> Array:
@@ -211,19 +220,26 @@ def verify_rows(
     )
     # Only a reading error needs the sum of p and q, so only then are they summed.
     weight = total(block_sums(weight_window, places, vocabulary, form)) if how.reading_error else mass
+    draw_margin = jnp.minimum(through - threshold, threshold - below)
+    error_of_draw = jnp.abs(draw_bound(mass, weight, vocabulary, how))
+    error_of_accept = jnp.where((p >= 0) & (q >= 0), accept_bound(u * q, p, q, how), jnp.nan)
+    # What comes after the first failure takes no part. Written so that a NaN is not sure.
+    counts = drafted & (jnp.arange(positions, dtype=jnp.int32)[None, :] <= accepted[:, None])
+    accept_sure = ~jnp.any(counts & ~(jnp.abs(margin) > error_of_accept), axis=1)
     return Evidence(
         num_accepted=accepted,
-        token=token,
+        tokens=accepted_and_drawn(tokens, accepted, token),
+        sure=accept_sure & (draw_margin > error_of_draw),
         draft_token_probs=q_x,
         target_token_probs=p_x,
         accept_margin=margin,
-        accept_bound=jnp.where((p >= 0) & (q >= 0), accept_bound(u * q, p, q, how), jnp.nan),
+        accept_bound=error_of_accept,
         mass=mass,
         threshold=threshold,
         below=below,
         through=through,
-        draw_margin=jnp.minimum(through - threshold, threshold - below),
-        draw_bound=jnp.abs(draw_bound(mass, weight, vocabulary, how)),
+        draw_margin=draw_margin,
+        draw_bound=error_of_draw,
     )
 
 

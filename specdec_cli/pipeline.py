@@ -6,35 +6,18 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import replace
 from itertools import chain, zip_longest
 from stat import S_ISREG
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from specdec_cli.errors import EnvironmentFault, InputError, SpecdecError, fault_of
 from specdec_cli.inputs import Input
 from specdec_cli.loading import load_verify_batch
 from specdec_cli.outcome import Outcome
 from specdec_cli.readers import Document, bytes_in_memory, documents
+from specdec_cli.settings import DEFAULTS, Settings
 
-
-@dataclass(frozen=True)
-class Settings:
-    """What the verification of every input is asked to do; see `verify_batch`."""
-
-    validate: bool = True
-    sum_tolerance: Fraction | None = None
-    device: str | None = None
-    devices: int | str | None = None
-
-    def decisive(self) -> dict[str, Any]:
-        """Those that an answer depends on, as JSON can hold them."""
-        tolerance = None if self.sum_tolerance is None else str(self.sum_tolerance)
-        return {"validate": self.validate, "sum_tolerance": tolerance}
-
-
-DEFAULTS = Settings()
 Join = Callable[[Outcome], Outcome]
 
 
@@ -123,13 +106,7 @@ def _outcome_of(blank: Outcome, document: Document, settings: Settings) -> Outco
     try:
         batch = document.batch()
         # Large inputs are being read while JAX is loaded.
-        verification = load_verify_batch()(
-            batch,
-            validate=settings.validate,
-            sum_tolerance=settings.sum_tolerance,
-            device=settings.device,
-            devices=settings.devices,
-        )
+        verification = load_verify_batch()(batch, settings)
     except Exception as error:
         line = document.line if document.in_lines() else None
         return replace(blank, error=failure_of(error, document.source, line), document=document)

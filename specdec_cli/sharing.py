@@ -24,11 +24,11 @@ from specdec_cli.guard import Joining
 from specdec_cli.inputs import Input
 from specdec_cli.outcome import Outcome
 from specdec_cli.packing import Essence, essence_of, pack, unpack
-from specdec_cli.pipeline import Settings
 from specdec_cli.progress import Told
 from specdec_cli.readers import STDIN, fingerprint_if_apart
 from specdec_cli.results import ResultFolder
 from specdec_cli.rows import Checksum, RowsInFile, Share
+from specdec_cli.settings import Settings
 from specdec_cli.structure import PROB_FIELDS
 
 _AT_ONCE = 100

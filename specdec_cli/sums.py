@@ -17,6 +17,9 @@ from jax import Array, lax
 
 from specdec_cli.rounding import BLOCK, LANES, Precision
 
+BFLOAT16_BITS = jnp.dtype(jnp.uint16)
+"""The bits of bfloat16 numbers, to be given to a CPU in their place: XLA would convert all rows to float32."""
+
 
 class Form(NamedTuple):
     """How to go through whole rows of the vocabulary."""
@@ -31,11 +34,11 @@ class Form(NamedTuple):
 
 # On a CPU a stretch at a time stays in the nearest cache. XLA makes one loop of reading, weighing and adding up,
 # in vector registers, if the additions are written out (for a `sum` it calls a library) and the stretch is too
-# short for it to call in threads, which cost more than they bring.
+# short for it to call in threads, which cost three times what they bring: shorter than 32,768 entries.
 ROW_BY_ROW = Form(
     each=lax.map,
     add_up=lambda x: reduce(add, (x[:, i] for i in range(x.shape[1]))),
-    at_once=1 << 14,
+    at_once=(1 << 15) - BLOCK,
 )
 # A GPU or TPU fuses a sum with what it adds up.
 TOGETHER = Form(
@@ -155,12 +158,17 @@ def window_of(probs: Array, row: Array, position: Array, start: Any, size: int) 
 _BITS = {2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}
 
 
+def _stands_for(x: Array) -> Any:
+    """The type of probabilities: `BFLOAT16_BITS` are bfloat16's."""
+    return jnp.bfloat16 if x.dtype == BFLOAT16_BITS else x.dtype
+
+
 def finite_and_not_negative(x: Array) -> Array:
     """Whether each float is in [0, ∞), -0.0 included; NaN is not. Any shape → bool."""
     unsigned = _BITS[x.dtype.itemsize]
     bits = lax.bitcast_convert_type(x, unsigned)
-    infinity = lax.bitcast_convert_type(jnp.array(jnp.inf, x.dtype), unsigned)
-    minus_zero = lax.bitcast_convert_type(jnp.array(-0.0, x.dtype), unsigned)
+    infinity = lax.bitcast_convert_type(jnp.array(jnp.inf, _stands_for(x)), unsigned)
+    minus_zero = lax.bitcast_convert_type(jnp.array(-0.0, _stands_for(x)), unsigned)
     # Non-negative finite floats are, as unsigned integers, the ones below infinity.
     return (bits < infinity) | (bits == minus_zero)
 
@@ -169,13 +177,12 @@ def widen(x: Array, dtype: Any) -> Array:
     """Convert to the dtype of the computation.
 
     The 16-bit types go bit by bit. Of float16 a device may flush subnormals, which begin at 6e-5 and so are
-    ordinary probabilities (those of the wider types begin at 1e-38). A conversion of bfloat16 XLA moves out of the
-    loop over rows, which makes a float32 copy of the whole input.
+    ordinary probabilities (those of the wider types begin at 1e-38).
     """
     if x.dtype.itemsize != 2:
         return x.astype(dtype)
     bits = lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.uint32)
-    if x.dtype == jnp.bfloat16:  # the upper half of a float32
+    if _stands_for(x) == jnp.bfloat16:  # the upper half of a float32
         return lax.bitcast_convert_type(bits << jnp.uint32(16), jnp.float32).astype(dtype)
     sign = (bits & jnp.uint32(0x8000)) << jnp.uint32(16)
     magnitude = bits & jnp.uint32(0x7FFF)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from specdec_cli.batch import Reading, make_batch
+from specdec_cli.settings import Settings
 from specdec_cli.verification import verify_batch
 
 ROOT = Path(__file__).parent.parent
@@ -53,9 +54,10 @@ def answer(verification):
     }
 
 
-def verify(fields, reading=Reading.BINARY, **options):
+def verify(fields, reading=Reading.BINARY, *, dtype=None, programs=None, **settings):
     """Fields → Verification."""
-    return verify_batch(make_batch(arrays(fields), reading=reading), **options)
+    batch = make_batch(arrays(fields), reading=reading)
+    return verify_batch(batch, Settings(**settings), dtype=dtype, programs=programs)
 
 
 def changed(base=None, **fields):

@@ -412,10 +412,10 @@ def test_an_input_too_large_for_the_memory_does_not_stop_the_rest(specdec, base,
     large.write_bytes(base.read_bytes())
     real = pipeline.load_verify_batch()
 
-    def verify_batch(batch, **settings):
+    def verify_batch(batch, settings):
         if batch.source == str(large):
             raise MemoryError
-        return real(batch, **settings)
+        return real(batch, settings)
 
     monkeypatch.setattr(pipeline, "load_verify_batch", lambda: verify_batch)
     ended = specdec("run", large, base)

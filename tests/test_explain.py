@@ -16,6 +16,7 @@ from specdec_cli.batch import make_batch
 from specdec_cli.explain.data import ACCEPTED, BONUS, NOT_TESTED, PADDING, REJECTED, explain
 from specdec_cli.explain.forms import FORMATS, SUFFIXES, render
 from specdec_cli.explain.names import no_names, read_names
+from specdec_cli.settings import Settings
 from specdec_cli.verification import verify_batch
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -30,7 +31,7 @@ def in_the_root(monkeypatch):
 
 def explained(fields, **options):
     batch = make_batch(arrays(fields))
-    return explain(batch, verify_batch(batch, validate=False), **options)
+    return explain(batch, verify_batch(batch, Settings(validate=False)), **options)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -90,7 +91,7 @@ def test_explain_agrees_with_run_on_every_case(specdec, case):
 def test_explain_agrees_with_run_on_hard_rows_and_every_number_fits_its_verdict(seed):
     fields = make_rows(np.random.default_rng(seed), "mixed", 60, 3, 9)
     batch = make_batch(fields)
-    verification = verify_batch(batch, validate=False)
+    verification = verify_batch(batch, Settings(validate=False))
     shown = explain(batch, verification, span=slice(None), top=2)
     assert [row.num_accepted for row in shown.rows] == verification.num_accepted.tolist()
     for row in shown.rows:

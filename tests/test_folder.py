@@ -17,6 +17,7 @@ from helpers import BASE, BASE_ANSWER, changed, to_json, to_npz
 from specdec_cli import filing, pipeline, results, writers
 from specdec_cli.errors import EnvironmentFault
 from specdec_cli.inputs import find_inputs
+from specdec_cli.settings import Settings
 
 RECORDS = ".specdec"
 OTHER = changed(accept_uniforms=[[0.25]])
@@ -191,9 +192,9 @@ def test_a_failure_is_tried_again_when_its_input_is_mended(specdec, dumps, out):
 def test_an_input_that_changes_while_it_is_read_has_no_result(specdec, dumps, out, monkeypatch):
     real = pipeline.load_verify_batch()
 
-    def verify_batch(batch, **settings):
+    def verify_batch(batch, settings):
         change_the_input(dumps, out)
-        return real(batch, **settings)
+        return real(batch, settings)
 
     monkeypatch.setattr(pipeline, "load_verify_batch", lambda: verify_batch)
     ended = specdec("run", dumps / "a.json", "-o", f"{out}/")
@@ -332,7 +333,7 @@ def test_a_retry_that_is_killed_before_its_end_is_tried_again(specdec, dumps, ou
 
     monkeypatch.setattr(writers.os, "replace", killed)
     inputs, _ = find_inputs([str(dumps / "a.json")])
-    place = results.ResultFolder(str(out), ".json", pipeline.Settings().decisive())
+    place = results.ResultFolder(str(out), ".json", Settings().decisive())
     with pytest.raises(KeyboardInterrupt):
         list(filing.into_folder(inputs, place, resume=True))
     monkeypatch.undo()
@@ -346,9 +347,9 @@ def test_another_process_with_something_else_is_not_overwritten(dumps, out, monk
     place = results.ResultFolder(str(out), ".json", {})
     real = pipeline.load_verify_batch()
 
-    def verify_batch(batch, **settings):
+    def verify_batch(batch, settings):
         (out / "a.json").write_bytes(b"theirs")
-        return real(batch, **settings)
+        return real(batch, settings)
 
     monkeypatch.setattr(pipeline, "load_verify_batch", lambda: verify_batch)
     (outcome,) = filing.into_folder(inputs, place)
@@ -356,9 +357,9 @@ def test_another_process_with_something_else_is_not_overwritten(dumps, out, monk
     assert tree(out) == {"a.json": b"theirs"}
     (out / "a.json").unlink()
 
-    def verify_batch_as_well(batch, **settings):
+    def verify_batch_as_well(batch, settings):
         (out / "a.json").write_bytes(BASE_ANSWER)
-        return real(batch, **settings)
+        return real(batch, settings)
 
     monkeypatch.setattr(pipeline, "load_verify_batch", lambda: verify_batch_as_well)
     (outcome,) = filing.into_folder(inputs, place)

@@ -12,6 +12,7 @@ PACKAGE = ROOT / "specdec_cli"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 ORDER = [
     "errors",
+    "settings",
     "buffers",
     "threads",
     "rows",
@@ -32,6 +33,7 @@ ORDER = [
     "explain",
     "cache",
     "programs",
+    "compute",
     "verification",
     "loading",
     "inputs",
@@ -90,7 +92,7 @@ def importers(library):
 @pytest.mark.parametrize(
     ("library", "allowed"),
     [
-        ("jax", {"cluster", "sums", "kernel", "mesh", "programs", "verification", "devices"}),
+        ("jax", {"cluster", "sums", "kernel", "mesh", "programs", "compute", "verification", "devices"}),
         ("rich", {"consoles", "explain", "check", "progress"}),
         ("typer", {"cli", "options", "values"}),
         ("click", set()),

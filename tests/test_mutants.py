@@ -18,7 +18,7 @@ from generate import batch
 from helpers import answer, verify
 
 import specdec_cli
-from specdec_cli import decide, exact, kernel, rounding, verification
+from specdec_cli import compute, decide, exact, kernel, rounding, verification
 from specdec_cli.batch import Reading
 from specdec_cli.errors import InputError
 from specdec_cli.rounding import precision
@@ -46,7 +46,7 @@ KERNEL_MUTANTS = {
     ),
     "argmax instead of sampling": (
         "token = jnp.minimum(block * BLOCK, vocabulary - size) + within",
-        "token = jax.vmap(lambda place: jnp.argmax(weights(place, 0, vocabulary)))(places)",
+        "token = jax.vmap(lambda place: jnp.argmax(weights(place, 0, vocabulary)).astype(jnp.int32))(places)",
     ),
     "the first row whatever the row": (
         "rows = jnp.asarray(first, jnp.int32) + jnp.arange(count or batch, dtype=jnp.int32)",
@@ -55,26 +55,33 @@ KERNEL_MUTANTS = {
 }
 
 HOST_MUTANTS = {
-    "<= for <": (decide, "exactly > 0", "exactly >= 0"),
-    "passes summed after the first failure": (
-        decide,
-        "np.cumprod(passes, axis=1, dtype=np.int32)",
-        "passes",
-    ),
+    "<= for <": (decide, "passes = closer[position] > 0", "passes = closer[position] >= 0"),
+    "the first failure passed over": (decide, "            return position, closer", "            pass"),
     "margins trusted whatever they are": (
         decide,
-        "accept_sure = np.abs(evidence.accept_margin) > evidence.accept_bound",
-        "accept_sure = np.ones_like(evidence.accept_margin, bool)",
+        "if not abs(margins[position]) > bounds[position]:",
+        "if False:",
     ),
     "draws trusted whatever their margin": (
         decide,
-        "np.asarray(evidence.draw_margin) > evidence.draw_bound",
-        "np.ones_like(evidence.token, bool)",
+        "float(evidence.draw_margin[row]) > float(evidence.draw_bound[row])",
+        "True",
     ),
-    "the draw not redone at another n": (
-        decide,
-        "draw_sure &= num_accepted == evidence.num_accepted",
-        "pass",
+    "the draw not redone at another n": (decide, "n == num_accepted[row] and ", ""),
+    "rows sure whatever their accept margins": (
+        kernel,
+        "counts & ~(jnp.abs(margin) > error_of_accept)",
+        "jnp.zeros_like(counts)",
+    ),
+    "rows sure whatever the margin of their failure": (
+        kernel,
+        "[None, :] <= accepted[:, None]",
+        "[None, :] < accepted[:, None]",
+    ),
+    "rows sure whatever the margin of their draw": (
+        kernel,
+        "sure=accept_sure & (draw_margin > error_of_draw)",
+        "sure=accept_sure",
     ),
     ">= for > in the exact draw": (exact, "bisect_right(cumulative", "bisect_left(cumulative"),
     "no residual in the exact draw": (exact, "map(sub, *rows)", "rows[0]"),
@@ -146,9 +153,8 @@ def kernel_is_right(under_test):
     for fields, (want, empty) in zip(EXACT_IN_FLOAT64, oracle_answers(True, False), strict=True):
         with jax.enable_x64(True):
             got = jax.device_get(under_test.verify_rows(**fields, how=how, one_by_one=True))
-        last = [want["tokens"][row][n] for row, n in enumerate(want["num_accepted"])]
         drawn = ~np.array(empty)  # an empty residual is the exact layer's
-        if (got.num_accepted != want["num_accepted"]).any() or (got.token != last)[drawn].any():
+        if (got.num_accepted != want["num_accepted"]).any() or (got.tokens != want["tokens"])[drawn].any():
             return False
     return True
 
@@ -184,7 +190,9 @@ def test_a_mistake_above_the_kernel_is_seen(name, monkeypatch):
         # The kernel holds its bounds from when it was imported, and its compiled code holds them too.
         kernel_copy = mutated(kernel, "rows = ", "rows = ")
         kernel_copy.accept_bound, kernel_copy.draw_bound = copy.accept_bound, copy.draw_bound
-        monkeypatch.setattr(verification, "kernel", kernel_copy)
+        monkeypatch.setattr(compute, "kernel", kernel_copy)
+    elif module is kernel:
+        monkeypatch.setattr(compute, "kernel", copy)
     elif module is exact:
         monkeypatch.setattr(decide, "exact", copy)
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from specdec_cli.check.fit import Fit, FitTest
 from specdec_cli.check.judge import Judgement, Verdict, judge
@@ -15,6 +14,7 @@ from specdec_cli.check.suspects import Suspect, Suspicion
 from specdec_cli.errors import ExitCode, InputError
 from specdec_cli.loading import load_verify_batch
 from specdec_cli.near_ties import Rounding
+from specdec_cli.settings import DEFAULTS, Settings
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,8 @@ class Standard:
     """Nothing is excused."""
     by_support: bool = False
     """The last token need only be one that can be drawn, also where the input has `sample_uniforms`."""
-    validate: bool = True
-    sum_tolerance: Fraction | None = None
-    device: str | None = None
-    devices: int | str | None = None
+    settings: Settings = DEFAULTS
+    """How the right answer is found."""
 
 
 def check(pairs: Sequence[Pair], standard: Standard) -> Report:
@@ -141,13 +139,7 @@ def check(pairs: Sequence[Pair], standard: Standard) -> Report:
 def _check_step(
     pair: Pair, step: Steps, standard: Standard, by_support: bool, suspicion: Suspicion, fit: FitTest
 ) -> Iterator[RowReport]:
-    verification = load_verify_batch()(
-        step.batch,
-        validate=standard.validate,
-        sum_tolerance=standard.sum_tolerance,
-        device=standard.device,
-        devices=standard.devices,
-    )
+    verification = load_verify_batch()(step.batch, standard.settings)
     judgements = judge(step.batch, verification, step.answer, standard.how, by_support=by_support)
     suspicion.add(step.batch, verification, step.answer, judgements, strict=standard.strict)
     for each in judgements:

@@ -34,7 +34,7 @@ import numpy as np
 from steps import Steps
 
 import specdec_cli
-from specdec_cli import verification
+from specdec_cli import compute
 from specdec_cli.threads import number_of_cores
 
 try:
@@ -83,9 +83,9 @@ def sums_on_device(p, q, n):
 
 
 def on_one_core(arrays):
-    verification.number_of_cores = lambda: 1
+    compute.number_of_cores = lambda: 1
     jax.block_until_ready(specdec_cli.verify(*arrays, validate=False))
-    verification.number_of_cores = number_of_cores
+    compute.number_of_cores = number_of_cores
 
 
 def contestants(arrays, n, device):
