@@ -1,14 +1,17 @@
 """The same row gives the same bytes, whatever travels with it and however it is stored."""
 
 import jax
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from generate import batch
 from helpers import FIELDS, answer, arrays, to_json, to_npz, verify
 
 import specdec_cli
-from specdec_cli import kernel
+from specdec_cli import compute, kernel, shapes
 from specdec_cli.rounding import precision
+from specdec_cli.structure import PROB_FIELDS
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +76,6 @@ def test_two_runs_give_the_same_bytes(specdec, fields):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("computed_in", ["float32", "float64"])
 def test_the_batched_form_for_accelerators_decides_as_the_row_by_row_form(dtype, computed_in):
-    import ml_dtypes
-
     fields = arrays(batch(np.random.default_rng(5), "dyadic", 60, 2, 7))
     fields["draft_tokens"] = fields["draft_tokens"].astype(np.int32)
     narrow = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
@@ -87,7 +88,39 @@ def test_the_batched_form_for_accelerators_decides_as_the_row_by_row_form(dtype,
         one_by_one = kernel.verify_rows(**fields, how=how, one_by_one=True)
         together = kernel.verify_rows(**fields, how=how, one_by_one=False)
         assert (one_by_one.num_accepted == together.num_accepted).all()
-        assert (one_by_one.token == together.token).all()
+        assert (one_by_one.tokens == together.tokens).all()
+        if dtype == "bfloat16":
+            bits = {k: v.view(np.uint16) if k in PROB_FIELDS else v for k, v in fields.items()}
+            of_bits = kernel.verify_rows(**bits, how=how, one_by_one=True)
+            same = jax.tree.map(lambda a, b: (a == b.view(a.dtype)).all(), one_by_one, of_bits)
+            assert all(same)
+
+
+@pytest.mark.filterwarnings("ignore::specdec_cli.EmptyResidualWarning")
+@pytest.mark.parametrize("which", ["those that floats decide", "all"])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("place", [np.asarray, jnp.asarray])
+def test_the_answer_alone_is_the_one_that_comes_with_its_evidence(which, shared, dtype, place, monkeypatch):
+    fields = batch(np.random.default_rng(12), "mixed", 400, 3, 70)
+    fields |= {name: fields[name].astype(dtype) for name in PROB_FIELDS}
+    found = verify(fields, validate=False)
+    if which != "all":
+        sure = np.flatnonzero(~(found.draw_exact | found.accept_exact.any(axis=1)))
+        assert 20 < len(sure) < 400
+        fields, found = rows(fields, sure), verify(rows(fields, sure), validate=False)
+    if shared:
+        monkeypatch.setattr(shapes, "SHARE", 1)
+        monkeypatch.setattr(shapes, "SMALL", 1)
+        monkeypatch.setattr(compute, "number_of_cores", lambda: 3)
+    with jax.enable_x64(True):
+        got = specdec_cli.verify(**{name: place(array) for name, array in fields.items()}, validate=False)
+    for name, array in got.items():
+        assert isinstance(array, jax.Array)
+        assert array.dtype == np.int32
+        assert not array.weak_type
+        assert array.devices() == {jax.devices()[0]}
+        assert (array == getattr(found, name)).all()
 
 
 @pytest.mark.filterwarnings("ignore::specdec_cli.EmptyResidualWarning")

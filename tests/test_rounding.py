@@ -52,7 +52,8 @@ def errors(fields, how, decimal):
             exact = p - meaning(fields["accept_uniforms"][row, i], decimal) * q
             error = abs(Fraction(float(got.accept_margin[row, i])) - exact)
             accepts.append((error, Fraction(float(got.accept_bound[row, i]))))
-        n, y = int(got.num_accepted[row]), int(got.token[row])
+        n = int(got.num_accepted[row])
+        y = int(got.tokens[row, n])
         p = [meaning(x, decimal) for x in fields["target_probs"][row, n]]
         if n < (ids >= 0).sum():
             q = [meaning(x, decimal) for x in fields["draft_probs"][row, n]]
