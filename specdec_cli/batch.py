@@ -63,6 +63,10 @@ class Batch:
         """L for each row, intp (B,): the number of draft tokens before the padding."""
         return np.asarray(np.count_nonzero(self.draft_tokens != PAD, axis=1))
 
+    def draft_length(self, row: int) -> int:
+        """L for one row, without a look at the others."""
+        return int(np.count_nonzero(self.draft_tokens[row] != PAD))
+
 
 def make_batch(
     fields: Mapping[str, Any], *, reading: Reading = Reading.BINARY, source: str | None = None

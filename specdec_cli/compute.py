@@ -121,7 +121,8 @@ class Task:
                 placed["first"] = np.int32(piece.first)
                 options["count"] = piece.count
             got = self.programs.run(function, placed, self.devices, **options)
-            jax.block_until_ready(got)  # type: ignore[no-untyped-call]  # the memory that it was made from may be used again
+            # Until then the memory that it is made from must not be used again.
+            jax.block_until_ready(got)  # type: ignore[no-untyped-call]
         evidence, sums = got if self.settings.validate else (got, {})
         return Computed(piece, positions, evidence, sums)
 

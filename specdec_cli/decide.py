@@ -135,7 +135,7 @@ def _accepted_prefix(batch: Batch, evidence: Evidence, row: int) -> tuple[int, d
     """n, and by position the exact margins of those before the first failure that floats did not decide."""
     margins, bounds = evidence.accept_margin[row].tolist(), evidence.accept_bound[row].tolist()
     closer: dict[int, Fraction] = {}
-    length = int(batch.draft_lengths[row])
+    length = batch.draft_length(row)
     for position in range(length):
         passes = margins[position] > 0
         if not abs(margins[position]) > bounds[position]:  # written so that NaN is not sure
@@ -160,7 +160,7 @@ def _accept_exactly(batch: Batch, row: int, position: int) -> Fraction:
 def _draw_exactly(batch: Batch, row: int, position: int) -> exact.Draw:
     """The correction token at a position, or the bonus token when the position is the draft's length."""
     p = entries_at(batch, "target_probs", row, position)
-    is_bonus = position == batch.draft_lengths[row]
+    is_bonus = position == batch.draft_length(row)
     q = None if is_bonus else entries_at(batch, "draft_probs", row, position)
     drawn = exact.draw(p, q, float(batch.sample_uniforms[row]), batch.reading)
     if drawn is None:

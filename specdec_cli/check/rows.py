@@ -29,7 +29,7 @@ class Row:
     @cached_property
     def length(self) -> int:
         """L, the number of draft tokens."""
-        return int(self.batch.draft_lengths[self.index])
+        return self.batch.draft_length(self.index)
 
     @property
     def tokens(self) -> np.ndarray:
