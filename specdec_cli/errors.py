@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 from typing import Any
 
 
@@ -174,6 +175,8 @@ def fault_of(error: Exception) -> EnvironmentFault | None:
         return EnvironmentFault(
             "no more threads can be started", "ulimit -u, or the container, limits their number"
         )
+    if type(error) is RuntimeError and (setting := re.search("no_(tracing|execution)", str(error))):
+        return EnvironmentFault(f"JAX is kept from computing by JAX_{setting[0].upper()}", "unset that variable")
     if type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError"):
         return EnvironmentFault(f"JAX could not compute: {str(error).splitlines()[0]}", of_one=True)
     return None

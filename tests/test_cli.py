@@ -299,6 +299,13 @@ def test_a_platform_that_cannot_start_is_two_lines_and_no_traceback(process, bas
     assert len(ended.err.splitlines()) == 2
 
 
+@pytest.mark.parametrize("setting", ["JAX_NO_TRACING", "JAX_NO_EXECUTION"])
+def test_a_setting_that_keeps_jax_from_computing_is_named(process, base, setting):
+    ended = process("run", base, env={**os.environ, "SPECDEC_NO_CACHE": "1", setting: "1"})
+    assert ended.code == 3
+    assert ended.err == f"error: JAX is kept from computing by {setting}\n hint: unset that variable\n"
+
+
 def test_device_cpu_answers_where_it_is_asked_to(specdec, base):
     assert specdec("run", base, "--device", "cpu").out == BASE_ANSWER
 
