@@ -20,7 +20,7 @@ from specdec_cli.errors import InputError
 from specdec_cli.kernel import Evidence
 from specdec_cli.mesh import mesh_of, on_every_device, spread
 from specdec_cli.programs import Programs
-from specdec_cli.rounding import Precision, precision, summation_error
+from specdec_cli.rounding import Precision, additions, precision, summation_error
 from specdec_cli.settings import Settings
 from specdec_cli.shapes import Piece, pieces
 from specdec_cli.structure import PROB_FIELDS
@@ -89,7 +89,7 @@ class Task:
             if self.how.dtype == "float32":
                 sums = _judged_as_given(part, sums)
             # The zeros of padding are added without rounding, so V is the batch's own.
-            error = summation_error(part.shape[2], self.how.unit) + self.how.reading_error
+            error = summation_error(additions(part.shape[2]), self.how.unit) + self.how.reading_error
             check_distributions(part, sums, error, self.settings.sum_tolerance)
         return computed
 

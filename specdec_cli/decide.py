@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from specdec_cli import exact
-from specdec_cli.batch import PAD, Batch
+from specdec_cli.batch import PAD, Batch, Reading
 from specdec_cli.errors import InputError
+from specdec_cli.rounding import draw_bound, precision
 from specdec_cli.validate import entries_at, entry_at
 
 if TYPE_CHECKING:
@@ -94,8 +95,13 @@ def decide(batch: Batch, evidence: Evidence) -> Verification:
             accept_exact[row, position], margin[row, position] = True, exact.to_float(exactly)
         if n == num_accepted[row] and float(evidence.draw_margin[row]) > float(evidence.draw_bound[row]):
             continue
-        drawn = _draw_exactly(batch, row, n)
-        draw_exact[row], empty[row], num_accepted[row] = True, drawn.empty_residual, n
+        # A draw that the kernel made in float64 is too close for that; one in float32, or elsewhere, may not be.
+        drawn = None
+        if n != num_accepted[row] or evidence.mass.dtype == np.float32:
+            drawn = _draw_in_float64(batch, row, n)
+        if drawn is None:
+            draw_exact[row], drawn = True, _draw_exactly(batch, row, n)
+        empty[row], num_accepted[row] = drawn.empty_residual, n
         tokens[row, :n], tokens[row, n], tokens[row, n + 1 :] = batch.draft_tokens[row, :n], drawn.token, PAD
         for field, number in zip(draws, (drawn.mass, drawn.threshold, drawn.below, drawn.through), strict=True):
             field[row] = number
@@ -157,11 +163,35 @@ def _accept_exactly(batch: Batch, row: int, position: int) -> Fraction:
     )
 
 
-def _draw_exactly(batch: Batch, row: int, position: int) -> exact.Draw:
-    """The correction token at a position, or the bonus token when the position is the draft's length."""
+def _drawn_from(batch: Batch, row: int, position: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """p and q of a correction token at that position, or p of the bonus token."""
     p = entries_at(batch, "target_probs", row, position)
     is_bonus = position == batch.draft_length(row)
-    q = None if is_bonus else entries_at(batch, "draft_probs", row, position)
+    return p, None if is_bonus else entries_at(batch, "draft_probs", row, position)
+
+
+def _draw_in_float64(batch: Batch, row: int, position: int) -> exact.Draw | None:
+    """The draw that a kernel in float64 would make at that position; None where that does not decide."""
+    p, q = _drawn_from(batch, row, position)
+    input_bits = 8 * min(probs.dtype.itemsize for probs in (p, q) if probs is not None)
+    how = precision("float64", decimal=batch.reading is Reading.DECIMAL, input_bits=input_bits)
+    with np.errstate(all="ignore"):  # comparisons are written so that NaN does not decide
+        p = p.astype(np.float64)
+        q = np.zeros_like(p) if q is None else q.astype(np.float64)
+        cumulative = np.cumsum(np.maximum(p - q, 0))
+        mass = cumulative[-1]
+        threshold = batch.sample_uniforms[row] * mass
+        y = int(np.argmax(cumulative > threshold))
+        below, through = cumulative[y - 1] if y else 0.0, cumulative[y]
+        bound = draw_bound(mass, (p + q).sum(), len(p), how, len(p))
+        if not min(through - threshold, threshold - below) > bound:
+            return None
+    return exact.Draw(y, False, float(mass), float(threshold), float(below), float(through))
+
+
+def _draw_exactly(batch: Batch, row: int, position: int) -> exact.Draw:
+    """The correction token at a position, or the bonus token when the position is the draft's length."""
+    p, q = _drawn_from(batch, row, position)
     drawn = exact.draw(p, q, float(batch.sample_uniforms[row]), batch.reading)
     if drawn is None:
         raise InputError(

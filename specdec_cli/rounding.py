@@ -1,8 +1,9 @@
 """How wrong the kernel's floats can be: proven bounds on its two decisions.
 
 The kernel decides with rounded numbers. A decision whose margin exceeds the bound given here is the one that
-exact arithmetic takes; every other is taken again by `exact.py`. This is the filter of Shewchuk's adaptive
-predicates (1997, "Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric Predicates").
+exact arithmetic takes; every other is taken again, a draw in float64 if it was in float32, and then by `exact.py`.
+This is the filter of Shewchuk's adaptive predicates (1997, "Adaptive Precision Floating-Point Arithmetic and Fast
+Robust Geometric Predicates").
 
 Notation. x is what a number in the input means (its binary value, or the decimal that was written), x' is what
 the kernel computes with.
@@ -112,17 +113,17 @@ def additions(vocabulary: int) -> int:
     return BLOCK // LANES + 2 * LANES + -(-vocabulary // (BLOCK * LANES))
 
 
-def summation_error(vocabulary: int, unit: float) -> float:
-    """γ: relative error of a sum of non-negative numbers, in any order of at most `additions` additions.
+def summation_error(most: int, unit: float) -> float:
+    """γ: relative error of a sum of non-negative numbers, in which none passes through more additions than that.
 
     γ_k = kε/(1 − kε), Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd edition, lemma 3.1 and
     section 4.2; infinite where kε is too large for it to hold.
     """
-    k = additions(vocabulary) * unit
+    k = most * unit
     return k / (1 - k) if k < 0.1 else math.inf
 
 
-def draw_bound(mass: Any, weight: Any, vocabulary: int, how: Precision) -> Any:
+def draw_bound(mass: Any, weight: Any, vocabulary: int, how: Precision, most: int | None = None) -> Any:
     """Bound on the error of C_v − s·T, for every v, C the cumulative residual and T = C_{V−1} its mass.
 
     With r'_w = fl(max(p'_w − q'_w, 0)), and max being no further apart than its arguments,
@@ -146,11 +147,13 @@ def draw_bound(mass: Any, weight: Any, vocabulary: int, how: Precision) -> Any:
       weight: W', the same shape; read only where ρ > 0.
       vocabulary: V.
       how: the computation's precision.
+      most: additions that a summand passes through; by default those of the kernel.
 
     Returns:
       The bound, the same shape: with C'_y − t' > bound and t' − C'_{y−1} > bound, y is the exact draw.
     """
-    relative = 3 * summation_error(vocabulary, how.unit) + 6 * how.unit + 2 * how.reading_error
+    most = additions(vocabulary) if most is None else most
+    relative = 3 * summation_error(most, how.unit) + 6 * how.unit + 2 * how.reading_error
     absolute = 8 * how.smallest_normal * (vocabulary + 1)
     bound = relative * mass + absolute * (1 + mass)
     return bound + 3 * how.reading_error * weight if how.reading_error else bound

@@ -68,6 +68,12 @@ HOST_MUTANTS = {
         "True",
     ),
     "the draw not redone at another n": (decide, "n == num_accepted[row] and ", ""),
+    "draws in float64 trusted whatever their margin": (
+        decide,
+        "if not min(through - threshold, threshold - below) > bound:",
+        "if False:",
+    ),
+    "a residual in float64 that is not clamped": (decide, "np.maximum(p - q, 0)", "p - q"),
     "rows sure whatever their accept margins": (
         kernel,
         "counts & ~(jnp.abs(margin) > error_of_accept)",
@@ -102,7 +108,7 @@ HOST_MUTANTS = {
     ),
     "no bound on draws": (
         rounding,
-        "relative = 3 * summation_error(vocabulary, how.unit) + 6 * how.unit + 2 * how.reading_error",
+        "relative = 3 * summation_error(most, how.unit) + 6 * how.unit + 2 * how.reading_error",
         "relative = 0",
     ),
     "a draw bound blind to subnormals": (rounding, "absolute = 8 *", "absolute = 0 *"),

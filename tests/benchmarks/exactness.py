@@ -6,7 +6,8 @@ Rows are a step of G = 1 each, with p, its bonus row and q drawn without replace
 logits (standard deviation 2), and fresh uniform noise: ordinary inputs, not chosen. "exact" counts the rows with
 any decision made in exact arithmetic. With none found, the 95% upper limit of the rate is 3/ROWS.
 
-Computed in float32, as on a device without float64, many rows are decided exactly: a fiftieth of ROWS tells.
+Computed in float32, as on a device without float64, many draws are made again in float64 on the host: a fiftieth
+of ROWS tells what that costs.
 
 The cost of a row is the median time of `exact.draw` over such residuals, beside the time that the kernel takes a
 row in the same run.
