@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,29 +38,31 @@ class Computed:
     """G, of the batch."""
     evidence: Evidence
     sums: dict[str, Any]
-    """By field of probabilities, (N, G) or (N, G + 1); empty where they were not asked for."""
-
-    @property
-    def is_all_own(self) -> bool:
-        """Whether the piece was neither padded nor given rows of another."""
-        rows, positions = self.evidence.tokens.shape
-        return self.piece.own == slice(rows) and positions == self.positions + 1
+    """Of the probabilities by field, (N, G) or (N, G + 1): those that were asked for, and are of something."""
 
     def own(self, name: str) -> np.ndarray:
-        """The piece's own part of one of the results, in memory."""
-        found = np.asarray(self.sums[name] if name in self.sums else getattr(self.evidence, name))[self.piece.own]
-        return found if found.ndim == 1 else found[:, : self.positions + (name in ("tokens", "target_probs"))]
+        """A field of the evidence in memory, for the piece's own rows."""
+        found = self._own(getattr(self.evidence, name), self.positions + (name == "tokens"))
+        return found.view(bfloat16) if found.dtype == BFLOAT16_BITS else found
+
+    def own_sums(self, name: str) -> np.ndarray:
+        """The sums of a field in memory, for the piece's own rows."""
+        return self._own(self.sums[name], self.positions + (name == "target_probs"))
+
+    def _own(self, array: Any, positions: int) -> np.ndarray:
+        rows = np.asarray(array)[self.piece.own]
+        return rows if rows.ndim == 1 else rows[:, :positions]
 
 
-def gathered(computed: Sequence[Computed], name: str) -> np.ndarray:
-    """One of the results for consecutive pieces."""
-    parts = [each.own(name) for each in computed]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def joined_rows(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """An array of consecutive pieces, one or more."""
+    arrays = list(parts)
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def evidence_of(computed: Sequence[Computed]) -> Evidence:
     """The evidence for consecutive pieces, as NumPy arrays."""
-    return Evidence._make(gathered(computed, name) for name in Evidence._fields)
+    return Evidence._make(joined_rows(each.own(name) for each in computed) for name in Evidence._fields)
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Task:
         cut = list(pieces(part, threads, validate=self.settings.validate))
         computed = in_threads(partial(self._compute, positions=part.shape[1]), cut, threads)
         if self.settings.validate:
-            sums = {name: gathered(computed, name) for name in PROB_FIELDS}
+            sums = {name: joined_rows(each.own_sums(name) for each in computed) for name in computed[0].sums}
             if self.how.dtype == "float32":
                 sums = _judged_as_given(part, sums)
             # The zeros of padding are added without rounding, so V is the batch's own.
@@ -136,7 +138,8 @@ class Task:
         if not self.on_cpu:
             return array
         if array.dtype == bfloat16 and not (is_jax(array) and len(array.devices()) > 1):
-            array = np.asarray(array).view(BFLOAT16_BITS)  # JAX's own memory, where it is JAX's
+            # A view of JAX's own memory, where it is JAX's; what lies on several devices has no such view.
+            array = np.asarray(array).view(BFLOAT16_BITS)
         return array if is_jax(array) else self.scratch.aligned(name, array)
 
 

@@ -32,7 +32,7 @@ from specdec_cli.sums import Form, block_sums, form_of, row_sums, running_sum, t
 class Evidence(NamedTuple):
     """One step's answer and what it rests on; the kernel's result has a leading axis B on every field.
 
-    `float` is the dtype of the computation, float64 or float32; `prob` that of the input's probabilities.
+    `float` is the dtype of the computation, float64 or float32; `prob` that of the probabilities it was given.
     """
 
     num_accepted: Array
@@ -171,7 +171,7 @@ def verify_rows(
 
     Args:
       draft_tokens: int32 (B, G) in [0, V), -1 after a shorter draft.
-      draft_probs: float16, bfloat16, float32 or float64 (B, G, V), non-negative.
+      draft_probs: float16, bfloat16 (or `sums.BFLOAT16_BITS`), float32 or float64 (B, G, V), non-negative.
       target_probs: the same types, (B, G + 1, V).
       accept_uniforms: float (B, G) in [0, 1).
       sample_uniforms: float (B,) in [0, 1).

@@ -117,7 +117,7 @@ def row_sums(
     """What validation needs of every distribution in consecutive rows, in one pass.
 
     Args:
-      probs: float16, bfloat16, float32 or float64 (B, M, V), M and V at least 1.
+      probs: float16, bfloat16 (or `BFLOAT16_BITS`), float32 or float64 (B, M, V), M and V at least 1.
       first: int32 (), the first row.
       count: how many rows, N; B by default.
       how: the dtype to compute in.

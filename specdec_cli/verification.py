@@ -13,12 +13,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specdec_cli import exact
 from specdec_cli.batch import Batch, Reading, is_jax, make_batch
-from specdec_cli.compute import evidence_of, gathered, task_for
+from specdec_cli.compute import evidence_of, joined_rows, task_for
 from specdec_cli.decide import Verification, decide, empty_residual_texts, joined, no_rows
-from specdec_cli.devices import default_device
 from specdec_cli.errors import EmptyResidualWarning, InputError
 from specdec_cli.programs import Programs
 from specdec_cli.settings import DEFAULTS, Settings
@@ -77,29 +77,24 @@ def verify_arrays(
         if devices is not None and devices != "all":
             devices = _number_of(devices)
         answer, texts = _answer(batch, Settings(validate, tolerance, devices=devices))
-        if not is_jax(answer["tokens"]):
-            hand_over = _handed_over if is_jax(batch.target_probs) else partial(jax.tree.map, jnp.asarray)
-            answer = hand_over(answer)
+        hand_over = _handed_over if is_jax(batch.target_probs) else partial(jax.tree.map, jnp.asarray)
+        arrays: dict[str, jax.Array] = hand_over(answer)
     for text in texts:
         warnings.warn(text, EmptyResidualWarning, stacklevel=3)
-    return answer
+    return arrays
 
 
-def _answer(batch: Batch, settings: Settings) -> tuple[dict[str, Any], list[str]]:
+def _answer(batch: Batch, settings: Settings) -> tuple[dict[str, np.ndarray], list[str]]:
     """The answer, and what is to be said of it.
 
-    Where floats sufficed for all rows it is the kernel's own, if that is on the default device, and nothing of the
-    evidence is brought to the host.
+    Where floats sufficed for all rows it is the kernel's, and nothing else of the evidence leaves the device.
     """
     if batch.shape[0] == 0:
         decided = no_rows(batch)
     else:
-        task = task_for(batch, settings, None, None)
-        computed = task.compute(batch)
+        computed = task_for(batch, settings, None, None).compute(batch)
         if all(each.own("sure").all() for each in computed):
-            if len(computed) == 1 and computed[0].is_all_own and task.devices == (default_device(),):
-                return {name: getattr(computed[0].evidence, name) for name in ANSWER_AXES}, []
-            return {name: gathered(computed, name) for name in ANSWER_AXES}, []
+            return {name: joined_rows(each.own(name) for each in computed) for name in ANSWER_AXES}, []
         decided = decide(batch, evidence_of(computed))
     return {name: getattr(decided, name) for name in ANSWER_AXES}, empty_residual_texts(decided)
 

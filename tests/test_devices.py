@@ -58,6 +58,11 @@ from generate import batch
 from specdec_cli import mesh, shapes
 warnings.simplefilter("ignore")
 assert len(jax.devices()) == 4
+
+def are_the_same(got, want, *what):
+    assert all((got[name] == want[name]).all() for name in want), what
+    assert all(array.devices() == {{jax.devices()[0]}} and not array.committed for array in got.values()), what
+
 for small in (shapes.SMALL, 0):
     shapes.SMALL, shapes.LARGE = small, shapes.LARGE if small else 20_000
     for seed, (rows, positions, vocabulary) in enumerate({SHAPES}):
@@ -68,7 +73,7 @@ for small in (shapes.SMALL, 0):
             want = specdec_cli.verify(**given, validate=False)
             for devices in (1, *{NUMBERS}, "all"):
                 got = specdec_cli.verify(**given, validate=False, devices=devices)
-                assert all((got[name] == want[name]).all() for name in want), (seed, devices)
+                are_the_same(got, want, seed, devices)
 over = mesh.mesh_of(tuple(jax.devices()))
 given = batch(np.random.default_rng(0), "mixed", 8, 2, 9)
 given["draft_tokens"] = given["draft_tokens"].astype(np.int32)
@@ -77,13 +82,13 @@ with jax.enable_x64(True):
     spread = {{name: mesh.spread(name, array, over) for name, array in given.items()}}  # by the caller
 for devices in (None, 1, 2, "all"):
     got = specdec_cli.verify(**spread, validate=False, devices=devices)
-    assert all((got[name] == want[name]).all() for name in want), devices
+    are_the_same(got, want, devices)
 with jax.enable_x64(True):
     apart = {{**spread, "draft_probs": jax.device_put(given["draft_probs"], jax.devices()[1])}}
     apart["target_probs"] = jax.device_put(given["target_probs"], jax.devices()[2])
 for devices in (1, 2):
     got = specdec_cli.verify(**apart, validate=False, devices=devices)
-    assert all((got[name] == want[name]).all() for name in want), devices
+    are_the_same(got, want, devices)
 with jax.set_mesh(jax.make_mesh((4,), ("y",))):  # of the caller's
     got = specdec_cli.verify(**given, validate=False, devices=2)
     assert all((got[name] == want[name]).all() for name in want)

@@ -365,6 +365,25 @@ def test_no_number_is_cut_and_the_drawn_token_is_marked_at_any_width(process, co
     assert not re.search(r"\d…", text)
 
 
+@pytest.mark.parametrize("field", ["draft_probs", "target_probs"])
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7F810000, 0x7F800000], ids=["NaN", "signalling NaN", "infinity"])
+def test_what_is_not_validated_and_behind_the_first_failure_is_shown_as_it_is(process, tmp_path, field, bits):
+    fields = {
+        "draft_tokens": np.array([[0, 0]]),
+        "draft_probs": np.full((1, 2, 2), 0.5, np.float32),
+        "target_probs": np.array([[[0.25, 0.75], [0.5, 0.5], [0.5, 0.5]]], np.float32),
+        "accept_uniforms": np.array([[0.9, 0.1]]),
+        "sample_uniforms": np.array([0.5]),
+    }
+    fields[field][0, 1].view(np.uint32)[0] = bits
+    np.savez(tmp_path / "step.npz", **fields)
+    ended = process("explain", "--no-validate", "--format", "json", tmp_path / "step.npz")
+    assert (ended.code, ended.err) == (0, "")
+    tests = json.loads(ended.out)["rows"][0]["tests"]
+    assert [test["verdict"] for test in tests] == ["rejected", "not tested"]
+    assert tests[1]["ratio"] == "NaN"
+
+
 def test_subnormal_numbers_have_right_ratios_and_margins():
     fields = {
         "draft_tokens": [[0]],

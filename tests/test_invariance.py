@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from generate import batch
-from helpers import FIELDS, answer, arrays, to_json, to_npz, verify
+from helpers import BASE, FIELDS, answer, arrays, to_json, to_npz, verify
 
 import specdec_cli
 from specdec_cli import compute, kernel, shapes
@@ -94,6 +94,34 @@ def test_the_batched_form_for_accelerators_decides_as_the_row_by_row_form(dtype,
             of_bits = kernel.verify_rows(**bits, how=how, one_by_one=True)
             same = jax.tree.map(lambda a, b: (a == b.view(a.dtype)).all(), one_by_one, of_bits)
             assert all(same)
+
+
+@pytest.mark.parametrize("place", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize("small", [0, shapes.SMALL])
+def test_without_draft_positions_the_bonus_token_is_validated_and_drawn(place, small, monkeypatch):
+    monkeypatch.setattr(shapes, "SMALL", small)
+    target = np.zeros((3, 1, 50), np.float32)
+    target[[0, 1, 2], 0, [7, 0, 49]] = 1
+    given = {
+        "draft_tokens": np.zeros((3, 0), np.int32),
+        "draft_probs": place(np.zeros((3, 0, 50), np.float32)),
+        "target_probs": place(target),
+        "accept_uniforms": np.zeros((3, 0)),
+        "sample_uniforms": np.full(3, 0.5),
+    }
+    assert specdec_cli.verify(**given)["tokens"].tolist() == [[7], [0], [49]]
+    with pytest.raises(specdec_cli.InputError, match=r"target_probs\[0\]\[0\] sums to 2"):
+        specdec_cli.verify(**{**given, "target_probs": place(target * 2)})
+
+
+@pytest.mark.parametrize("place", [np.asarray, jnp.asarray])
+def test_evidence_stays_on_the_device_where_floats_decide_everything(place, monkeypatch):
+    brought = set()
+    own = compute.Computed.own
+    monkeypatch.setattr(compute.Computed, "own", lambda computed, name: brought.add(name) or own(computed, name))
+    fields = {**arrays(BASE), "accept_uniforms": np.array([[0.1]]), "sample_uniforms": np.array([0.3])}
+    specdec_cli.verify(**{name: place(array) for name, array in fields.items()})
+    assert brought == {"sure", "num_accepted", "tokens"}
 
 
 @pytest.mark.filterwarnings("ignore::specdec_cli.EmptyResidualWarning")

@@ -23,6 +23,7 @@ from helpers import FIELDS, to_npz
 from specdec_cli import loading, pipeline, readers, rows, shapes
 from specdec_cli.check import report
 from specdec_cli.errors import InputError
+from specdec_cli.readers.members import damage
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, ">f4", ">f8"]
 
@@ -377,6 +378,14 @@ def test_explaining_what_is_deflated_takes_no_more_memory_than_a_stretch_of_it(t
     tracemalloc.stop()
     assert most < whole.nbytes / 3
     documents.close()
+
+
+def test_data_that_end_too_early_are_named_in_words():
+    with (
+        pytest.raises(InputError, match="target_probs is damaged: it ends too early"),
+        damage("is damaged", "target_probs"),
+    ):
+        raise EOFError
 
 
 def test_no_member_is_opened_once_others_are_read_ahead(tmp_path, by_runs, monkeypatch):

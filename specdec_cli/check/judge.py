@@ -61,6 +61,7 @@ class _Difference:
     is_tie: bool = False
 
 
+@np.errstate(all="ignore")  # what is not validated may hold anything
 def judge(
     batch: Batch, verification: Verification, answer: Answer, how: Rounding, *, by_support: bool = False
 ) -> list[Judgement]:

@@ -118,6 +118,7 @@ class Explanation:
     rows: list[Row]
 
 
+@np.errstate(all="ignore")  # what is not validated may hold anything
 def explain(
     batch: Batch,
     verification: Verification,
@@ -238,7 +239,9 @@ def _test(batch: Batch, verification: Verification, row: int, position: int, ver
         )
     u = float(batch.accept_uniforms[row, position])
     ratio = margin = 0.0 if p == 0 else math.inf
-    if read and q > 0:
+    if read and not (math.isfinite(p) and math.isfinite(q)):  # unvalidated, and behind the first failure
+        ratio = margin = math.nan
+    elif read and q > 0:
         exact_p, exact_q = value(p, batch.reading), value(q, batch.reading)
         ratio, margin = to_float(exact_p / exact_q), to_float(exact_p / exact_q - value(u, batch.reading))
     elif p == 0:

@@ -37,7 +37,7 @@ def damage(problem: str, field: str | None = None) -> Iterator[None]:
     except Exception as error:
         if fault_of(error) is not None:
             raise
-        said = (str(error) or type(error).__name__)[:200]
+        said = str(error)[:200] or ("it ends too early" if isinstance(error, EOFError) else type(error).__name__)
         raise InputError(f"{problem}: {said}", COPY_AGAIN, field=field) from None
 
 
