@@ -96,11 +96,11 @@ def decide(batch: Batch, evidence: Evidence) -> Verification:
         if n == num_accepted[row] and float(evidence.draw_margin[row]) > float(evidence.draw_bound[row]):
             continue
         # A draw that the kernel made in float64 is too close for that; one in float32, or elsewhere, may not be.
-        drawn = None
+        drawn, (p_n, q_n) = None, _drawn_from(batch, row, n)
         if n != num_accepted[row] or evidence.mass.dtype == np.float32:
-            drawn = _draw_in_float64(batch, row, n)
+            drawn = _draw_in_float64(batch, row, p_n, q_n)
         if drawn is None:
-            draw_exact[row], drawn = True, _draw_exactly(batch, row, n)
+            draw_exact[row], drawn = True, _draw_exactly(batch, row, n, p_n, q_n)
         empty[row], num_accepted[row] = drawn.empty_residual, n
         tokens[row, :n], tokens[row, n], tokens[row, n + 1 :] = batch.draft_tokens[row, :n], drawn.token, PAD
         for field, number in zip(draws, (drawn.mass, drawn.threshold, drawn.below, drawn.through), strict=True):
@@ -170,9 +170,8 @@ def _drawn_from(batch: Batch, row: int, position: int) -> tuple[np.ndarray, np.n
     return p, None if is_bonus else entries_at(batch, "draft_probs", row, position)
 
 
-def _draw_in_float64(batch: Batch, row: int, position: int) -> exact.Draw | None:
-    """The draw that a kernel in float64 would make at that position; None where that does not decide."""
-    p, q = _drawn_from(batch, row, position)
+def _draw_in_float64(batch: Batch, row: int, p: np.ndarray, q: np.ndarray | None) -> exact.Draw | None:
+    """The draw that a kernel in float64 would make; None where that does not decide."""
     input_bits = 8 * min(probs.dtype.itemsize for probs in (p, q) if probs is not None)
     how = precision("float64", decimal=batch.reading is Reading.DECIMAL, input_bits=input_bits)
     with np.errstate(all="ignore"):  # comparisons are written so that NaN does not decide
@@ -189,9 +188,12 @@ def _draw_in_float64(batch: Batch, row: int, position: int) -> exact.Draw | None
     return exact.Draw(y, False, float(mass), float(threshold), float(below), float(through))
 
 
-def _draw_exactly(batch: Batch, row: int, position: int) -> exact.Draw:
-    """The correction token at a position, or the bonus token when the position is the draft's length."""
-    p, q = _drawn_from(batch, row, position)
+def _draw_exactly(batch: Batch, row: int, position: int, p: np.ndarray, q: np.ndarray | None) -> exact.Draw:
+    """The draw that exact arithmetic makes.
+
+    Raises:
+      InputError: there is none, p being all zeros at that position.
+    """
     drawn = exact.draw(p, q, float(batch.sample_uniforms[row]), batch.reading)
     if drawn is None:
         raise InputError(
